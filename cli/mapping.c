@@ -45,8 +45,12 @@ int cli_step_map(struct cli_step *s, const struct cli_args *a, const char *famil
 	struct sheaf_error err = { .msg = "" };
 	struct sheaf_checkpoint *mapped;
 	char *path, *text;
-	int rc;
+	int64_t mem = 0;
+	int rc = cli_bytes(a, "mem", 1, INT64_MAX, &mem);
 
+	if (rc)
+		return rc;
+	how.memory_bytes = (uint64_t)(mem + 1) / 2;     /* see cli_writing_options */
 	for (size_t i = 0; !name && i < sizeof(others) / sizeof(others[0]); i++)
 		if (cli_value(a, others[i]))
 			return cli_usage(a, others[i], "this option needs --map", NULL);

@@ -64,6 +64,9 @@ int cli_writing_options(const struct cli_args *a, int32_t *dtype, uint64_t *file
 		return cli_usage(a, "--dtype", "no such type", "F64, F32, F16, BF16, F8_E4M3, "
 		                 "F8_E5M2");
 	*file_bytes_max = (uint64_t)bytes;
+	/* The other half is for the parts of tensors that a map puts into another order. */
 	*memory_bytes = (uint64_t)mem;
+	if (cli_value(a, "map"))
+		*memory_bytes = mem ? (uint64_t)(mem + 1) / 2 : UINT64_C(128) << 20;
 	return 0;
 }

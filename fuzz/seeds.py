@@ -10,6 +10,7 @@ import struct
 import sys
 
 from seeds_deepspeed import DEEPSPEED
+from seeds_map import MAP
 from seeds_paddle import PADDLE
 
 POLY, ALL = 0x9A6C9329AC4BC9B5, 2**64 - 1
@@ -444,7 +445,7 @@ def main():
                            ("manifest", MANIFEST), ("sums", SUMS), ("dir", DIR),
                            ("text", TEXT), ("state", STATE), ("card", CARD),
                            ("have", HAVE), ("torch", TORCH), ("paddle", PADDLE),
-                           ("deepspeed", DEEPSPEED)):
+                           ("deepspeed", DEEPSPEED), ("map", MAP)):
         folder = os.path.join(root, target)
         os.makedirs(folder, exist_ok=True)
         for i, data in enumerate(inputs):

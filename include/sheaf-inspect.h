@@ -42,6 +42,9 @@ struct sheaf_map {
 	const char *family;             /* only tensors of this family are taken; NULL: all */
 	const char *prefix;             /* only tensors whose names begin with this are taken, and
 	                                 * it is removed before the map is applied; NULL: all */
+	uint64_t memory_bytes;          /* limit of the memory for parts of tensors whose items come
+	                                 * in another order; 0: 128 MiB. With less than 16 MiB they
+	                                 * are read in smaller parts, which takes longer */
 };
 /* Shows a checkpoint under the names and in the shapes of another program, as a map says. Call it
  * to read, compare, load, export or import a checkpoint as if that program had written it. The map

@@ -546,6 +546,7 @@ SHEAF_API int sheaf_checkpoint_map(struct sheaf_checkpoint **mapped, struct shea
 		rc = shf_fail(err, SHEAF_EINVAL, "how.file is NULL or empty");
 	if (rc == 0) {
 		opts = (struct shf_map_opts){ in.file, in.to, in.set, in.config, in.family,
+			in.memory_bytes ? in.memory_bytes : UINT64_C(128) << 20,
 			in.prefix ? in.prefix : "" };
 		rc = shf_map_step(mapped, step, &opts, err);
 	}

@@ -8,44 +8,101 @@
 #define LONG_RUN (UINT64_C(32) << 10)   /* runs of at least so many bytes are read directly into the
                                          * caller's memory */
 #define SPARSE 4                        /* a window has at most so many bytes for each wanted one,
-                                         * unless it is a page or less */
+                                         * unless it, or its steps, have a page or less */
 #define SMALL 4096
 
-/* Copies the items of a window. */
-static void strided_scatter(const struct shf_strided *s, int i, const uint8_t *from, uint8_t *to)
-{
-	const struct shf_axis *a;
+/* ---- copying out of a window ---- */
 
-	if (i < 0) {
-		memcpy(to, from, s->item);
-		return;
-	}
-	a = &s->axis[i];
-	if (i == 0 && a->src == s->item && a->dst == s->item) {
-		memcpy(to, from, a->n * s->item);
-		return;
-	}
-	for (uint64_t k = 0; k < a->n; k++)
-		strided_scatter(s, i - 1, from + k * a->src, to + k * a->dst);
+#define COPY_ITEMS(type)                                                                 \
+	do {                                                                             \
+		for (uint64_t k = 0; k < n; k++) {                                       \
+			type x;                                                          \
+			memcpy(&x, from + k * a->src, sizeof(x));                        \
+			memcpy(to + k * a->dst, &x, sizeof(x));                          \
+		}                                                                        \
+	} while (0)
+
+/* Copies n items along one axis. */
+static void copy_axis(const struct shf_axis *a, uint64_t n, uint64_t item, const uint8_t *from,
+                      uint8_t *to)
+{
+	if (a->src == item && a->dst == item)
+		memcpy(to, from, n * item);
+	else if (item == 2)
+		COPY_ITEMS(uint16_t);
+	else if (item == 4)
+		COPY_ITEMS(uint32_t);
+	else if (item == 8)
+		COPY_ITEMS(uint64_t);
+	else
+		for (uint64_t k = 0; k < n; k++)
+			memcpy(to + k * a->dst, from + k * a->src, item);
 }
 
-/* Reads all windows along the axes from i down to the inner ones. */
+/* Copies the items along axes 0 to i, which ascend by dst, so that memory is written in order. */
+static void copy_axes(const struct shf_axis *a, int i, uint64_t item, const uint8_t *from,
+                      uint8_t *to)
+{
+	if (i < 0)
+		memcpy(to, from, item);
+	else if (i == 0)
+		copy_axis(a, a->n, item, from, to);
+	else
+		for (uint64_t k = 0; k < a[i].n; k++)
+			copy_axes(a, i - 1, item, from + k * a[i].src, to + k * a[i].dst);
+}
+
+/* Copies all items of a window: along the inner axes, and along one more of n parts, which lie one
+ * after the other in the window and `dst` bytes apart in memory. */
+static void copy_window(const struct shf_strided *s, uint64_t n, uint64_t dst, uint8_t *to)
+{
+	struct shf_axis a[SHF_AXES_MAX + 2];
+	int m = 0;
+
+	for (int i = 0; i <= s->inner; i++) {
+		struct shf_axis x = i < s->inner ? s->axis[i]
+		                  : (struct shf_axis){ n, s->window_bytes, dst };
+		int at = m;
+
+		if (x.n == 1)
+			continue;
+		for (; at > 0 && a[at - 1].dst > x.dst; at--)
+			a[at] = a[at - 1];
+		a[at] = x;
+		m++;
+	}
+	copy_axes(a, m - 1, s->item, s->window, to);
+}
+
+/* ---- reading windows ---- */
+
+/* Reads all windows along the axes from i down to the inner ones. Where windows are small, those
+ * along the next axis are read one after the other, and copied together: short runs that lie far
+ * apart in memory would touch each of its lines again and again. */
 static int read_axes(const struct shf_strided *s, int i, uint64_t src, uint8_t *to,
                      struct sheaf_error *err)
 {
+	const struct shf_axis *a = &s->axis[i];
+	uint64_t at = 0, most = s->direct ? 1 : SHF_WINDOW / s->window_bytes, n;
 	int rc = 0;
 
-	if (i >= s->inner) {
-		for (uint64_t k = 0; k < s->axis[i].n && rc == 0; k++)
-			rc = read_axes(s, i - 1, src + k * s->axis[i].src, to + k * s->axis[i].dst,
-			               err);
+	if (s->direct && i < s->inner)
+		return s->read(s->arg, to, s->axis[0].n * s->item, src, err);
+	if (i > s->inner || (s->direct && i >= s->inner)) {
+		for (uint64_t k = 0; k < a->n && rc == 0; k++)
+			rc = read_axes(s, i - 1, src + k * a->src, to + k * a->dst, err);
 		return rc;
 	}
-	if (s->direct)
-		return s->read(s->arg, to, s->axis[0].n * s->item, src, err);
-	rc = s->read(s->arg, s->window, s->window_bytes, src, err);
-	if (rc == 0)
-		strided_scatter(s, s->inner - 1, s->window, to);
+	for (uint64_t all = i == s->inner ? a->n : 1; at < all && rc == 0; at += n) {
+		n = all - at < most ? all - at : most;
+		for (uint64_t k = 0; k < n && rc == 0; k++)
+			rc = s->read(s->arg, s->window + k * s->window_bytes, s->window_bytes,
+			             i == s->inner ? src + (at + k) * a->src : src, err);
+		if (rc == 0 && i == s->inner)
+			copy_window(s, n, a->dst, to + at * a->dst);
+		else if (rc == 0)
+			copy_window(s, 1, 0, to);
+	}
 	return rc;
 }
 
@@ -99,9 +156,10 @@ static void axes_window(struct shf_strided *s, uint64_t *rest, int *rest_axis)
 		uint64_t whole = a->n;
 
 		fit = fit < whole ? fit : whole;
-		/* Too many unwanted bytes, or too little of the axis: it stays outside. */
+		/* Too many unwanted bytes, or too little of the axis: it stays outside. With steps
+		 * of a page or less each page is read anyway. */
 		if (fit < 2 || (window + (fit - 1) * a->src > SPARSE * wanted * fit &&
-		                window + (fit - 1) * a->src > SMALL))
+		                window + (fit - 1) * a->src > SMALL && a->src > SMALL))
 			break;
 		if (fit < whole) {
 			*rest = a->n - a->n / fit * fit;

@@ -17,6 +17,17 @@ int shf_map_no_memory(const struct shf_mapper *p)
 	return shf_fail(p->err, SHEAF_ENOMEM, "%s: no memory to map it", p->path);
 }
 
+int shf_map_spend(struct shf_mapper *p, uint64_t n, const struct shf_map_tensor *t)
+{
+	if (n <= p->left) {
+		p->left -= n;
+		return 0;
+	}
+	return shf_fail(p->err, SHEAF_EINVAL, "%s:%d: %.200s counts far more names than %s has "
+	                "tensors; check it against config.json", p->m->path, t->line, t->text,
+	                p->path);
+}
+
 int shf_map_source_name(struct shf_mapper *p, const struct shf_map_tensor *t, const char *star)
 {
 	const struct shf_map_place *x = &p->place->from;
@@ -69,7 +80,7 @@ static int each_source(struct shf_mapper *p, struct making *k, const struct shf_
 	const struct shf_map_tensor *s = shf_map_src(p, (uint32_t)c->other);
 	struct shf_map_count spread = { &p->values, p->rule, s->outer & ~k->t->outer };
 	uint64_t n = shf_map_count_begin(&spread);
-	int rc = 0;
+	int rc = shf_map_spend(p, n, s);        /* n names fit: they were looked up */
 
 	for (uint64_t i = 0; i < n && rc == 0; i++) {
 		rc = f(p, k, c, taken_now(p, c));
@@ -371,7 +382,13 @@ static int put_made(struct shf_mapper *p, struct making *k, const char *star)
 	k->made.family = x->family;
 	k->made.line = k->t->line;
 	k->made.n = p->plan->pieces.len / sizeof(*pieces) - k->made.first;
+	k->made.items = 1;
+	for (int32_t d = 0; d < k->made.ndim; d++)
+		k->made.items *= (uint64_t)k->made.dims[d];
 	pieces = (struct shf_map_piece *)(void *)p->plan->pieces.data;
+	for (size_t i = k->made.first; i < k->made.first + k->made.n; i++)
+		k->made.turned |= pieces[i].box->n &&
+		                  pieces[i].box->axis[pieces[i].box->n - 1].src != 1;
 	if (k->made.n)
 		qsort(pieces + k->made.first, k->made.n, sizeof(*pieces), by_place);
 	shf_buf_add(&p->plan->made, &k->made, sizeof(k->made));

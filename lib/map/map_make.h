@@ -24,6 +24,7 @@ struct shf_mapper {
 	const char *path;
 	const struct shf_map_how *how;
 	int from;                       /* the side that is read */
+	uint64_t left;                  /* work that is left: see shf_map_spend */
 	int *taken;                     /* owned; by tensor of the source: line of the rule that
 	                                 * took it; 0: none */
 	int *tied_taken;                /* owned; the same of tied names */
@@ -43,6 +44,10 @@ shf_map_src(const struct shf_mapper *p, uint32_t i)
 	return &p->rule->sides[p->from][i];
 }
 int shf_map_no_memory(const struct shf_mapper *p);
+#define SHF_MAP_LOOKUP 16       /* work of a name that is looked up or made; to look at a tensor
+                                 * is 1 */
+/* Takes work from p->left. EINVAL: it is too much, because of the names of t. */
+int shf_map_spend(struct shf_mapper *p, uint64_t n, const struct shf_map_tensor *t);
 /* Makes the name of a tensor of the source, with the present numbers, in p->text. */
 int shf_map_source_name(struct shf_mapper *p, const struct shf_map_tensor *t, const char *star);
 /* Makes the tensor of a pattern with the present numbers, if its sources are there. ELAYOUT,

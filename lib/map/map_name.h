@@ -4,8 +4,6 @@
 #define SHF_MAP_NAME_H
 #include "map_expr.h"
 
-#define SHF_MAP_NAMES_MAX (UINT64_C(1) << 24)   /* of one pattern */
-
 /* Appends the name. star: what {*} stands for; NULL: the name has none. EINVAL. */
 int shf_map_name_make(struct shf_map_values *v, const struct shf_map_tensor *t, const char *star,
                       struct shf_buf *out, struct sheaf_error *err);
@@ -19,8 +17,7 @@ struct shf_map_count {
 	const struct shf_map_rule *rule;
 	uint32_t axes;
 };
-/* Returns how many there are, and sets all counters to 0. A number above SHF_MAP_NAMES_MAX: there
- * are too many. */
+/* Returns how many there are, and sets all counters to 0. UINT64_MAX / 2: too many to count. */
 uint64_t shf_map_count_begin(const struct shf_map_count *c);
 /* Goes on to the next one. Returns false after the last. */
 bool shf_map_count_next(const struct shf_map_count *c);

@@ -11,6 +11,9 @@
 #include "valid.h"
 
 #define NAMES_SAID 8            /* most names in a message */
+/* A map that fits looks each tensor up a few times, and at each tensor for each rule with {*}. */
+#define WORK_LEAST (UINT64_C(1) << 24)
+#define WORK_EACH 4096
 
 /* ---- places ---- */
 
@@ -130,11 +133,10 @@ static int take_tensor(struct shf_mapper *p, const char *name, uint32_t t, int64
 	return 0;
 }
 
-static int too_many_names(const struct shf_mapper *p, const struct shf_map_tensor *t)
+/* Returns the work of n names. */
+static uint64_t work_of(uint64_t n)
 {
-	return shf_fail(p->err, SHEAF_EINVAL, "%s:%d: %.200s counts more than %" PRIu64 " names; "
-	                "check it against config.json", p->m->path, t->line, t->text,
-	                SHF_MAP_NAMES_MAX);
+	return n > UINT64_MAX / SHF_MAP_LOOKUP ? UINT64_MAX : n * SHF_MAP_LOOKUP;
 }
 
 /* Looks up all tensors that a pattern of the source takes. */
@@ -146,8 +148,9 @@ static int take_pattern(struct shf_mapper *p, uint32_t i, const char *star)
 
 	x->count = (struct shf_map_count){ &p->values, p->rule, t->outer };
 	x->n = shf_map_count_begin(&x->count);
-	if (x->n > SHF_MAP_NAMES_MAX)
-		return too_many_names(p, t);
+	rc = shf_map_spend(p, work_of(x->n), t);
+	if (rc < 0)
+		return rc;
 	x->from = shf_alloc(x->n, sizeof(*x->from));
 	if (!x->from)
 		return shf_map_no_memory(p);
@@ -177,8 +180,8 @@ static int apply_rule(struct shf_mapper *p, const char *star)
 		struct shf_map_count c = { &p->values, p->rule, t->outer };
 		uint64_t n = shf_map_count_begin(&c);
 
-		if (n > SHF_MAP_NAMES_MAX)
-			rc = too_many_names(p, t);
+		if (rc == 0)
+			rc = shf_map_spend(p, work_of(n), t);
 		for (uint64_t k = 0; k < n && rc == 0; k++) {
 			rc = shf_map_make(p, t, star);
 			shf_map_count_next(&c);
@@ -222,7 +225,7 @@ static const char *star_of(struct shf_mapper *p, const struct shf_map_tensor *t,
 static int apply_star(struct shf_mapper *p)
 {
 	const struct shf_map_tensor *t = shf_map_src(p, 0);
-	int rc = 0;
+	int rc = shf_map_spend(p, p->l->tensors_n, t);
 
 	for (size_t i = 0; i < p->l->tensors_n && rc == 0; i++) {
 		const struct shf_lt_tensor *x = &p->l->tensors[i];
@@ -255,8 +258,7 @@ static int apply_drop(struct shf_mapper *p, const struct shf_map_drop *d)
 	for (struct shf_map_count c = { &p->values, p->rule, t->outer }; !t->star && rc == 0;) {
 		uint64_t n = shf_map_count_begin(&c);
 
-		if (n > SHF_MAP_NAMES_MAX)
-			return too_many_names(p, t);
+		rc = shf_map_spend(p, work_of(n), t);
 		for (uint64_t k = 0; k < n && rc == 0; k++) {
 			int64_t tied;
 			uint32_t at;
@@ -408,6 +410,7 @@ int shf_map_plan_make(struct shf_map_plan *plan, const struct shf_map *m,
 	p->path = path;
 	p->how = how;
 	p->from = !how->to;
+	p->left = (how->work_least ? how->work_least : WORK_LEAST) + WORK_EACH * (l->tensors_n + l->tied_n);
 	p->err = err;
 	p->taken = shf_zalloc(l->tensors_n + 1, sizeof(*p->taken));
 	p->tied_taken = shf_zalloc(l->tied_n + 1, sizeof(*p->tied_taken));

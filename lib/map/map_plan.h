@@ -21,7 +21,9 @@ struct shf_map_made {
 	int32_t ndim;
 	const int64_t *dims;
 	size_t first, n;                /* its pieces, in ascending order of dst */
+	uint64_t items;
 	bool padded;                    /* items that no piece has are 0 */
+	bool turned;                    /* items that follow one another lie apart in the source */
 	int line;                       /* of its rule */
 };
 struct shf_map_plan {
@@ -35,6 +37,7 @@ struct shf_map_how {
 	const char *family;             /* of the source that is taken; NULL: all */
 	const char *prefix;             /* names of the source must begin with it, and it is
 	                                 * removed */
+	uint64_t work_least;            /* work that is allowed at least; 0: the default */
 	/* Reads the first n bytes of a tensor of the source. */
 	int (*read)(void *arg, uint32_t tensor, void *to, uint64_t n, struct sheaf_error *err);
 	void *arg;

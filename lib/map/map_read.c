@@ -10,6 +10,7 @@
 #include "step_files.h"
 
 #define CONVERTED (UINT64_C(64) << 10)  /* items converted at once */
+#define PANEL_MIN (UINT64_C(256) << 10) /* bytes of a read that is worth a panel */
 
 struct cut {                    /* a read of items [lo, hi) */
 	struct shf_map_reading *r;
@@ -189,9 +190,11 @@ static int read_converted(struct cut *c, const struct shf_map_made *t, uint8_t *
 	return rc;
 }
 
-int shf_map_read(struct shf_map_reading *r, const struct shf_map_made *t, uint8_t *to, uint64_t lo,
-                 uint64_t hi, struct sheaf_error *err)
+/* Reads items [lo, hi) from the source. */
+static int read_items(void *arg, const struct shf_map_made *t, uint8_t *to, uint64_t lo,
+                      uint64_t hi, struct sheaf_error *err)
 {
+	struct shf_map_reading *r = arg;
 	struct cut c = { .r = r, .lo = lo, .hi = hi, .to = to, .err = err,
 		.item = shf_dtype(t->stored)->bits / 8u };
 	int rc = reader_get(r, &c.checked, err);
@@ -214,6 +217,25 @@ int shf_map_read(struct shf_map_reading *r, const struct shf_map_made *t, uint8_
 	return rc;
 }
 
+int shf_map_read(struct shf_map_reading *r, const struct shf_map_made *t, uint8_t *to, uint64_t lo,
+                 uint64_t hi, struct sheaf_error *err)
+{
+	uint64_t item = shf_dtype(t->dtype)->bits / 8u;
+	int rc = 1;
+
+	if (t->turned && (hi - lo) * item >= PANEL_MIN)
+		rc = shf_map_panels_read(&r->panels, t, t->items, to, lo, hi, read_items, r, err);
+	return rc > 0 ? read_items(r, t, to, lo, hi, err) : rc;
+}
+
+void shf_map_reading_init(struct shf_map_reading *r, struct sheaf_checkpoint *source,
+                          const struct shf_map_plan *plan, uint64_t memory_bytes)
+{
+	*r = (struct shf_map_reading){ .source = source, .plan = plan };
+	pthread_mutex_init(&r->lock, NULL);
+	shf_map_panels_init(&r->panels, memory_bytes);
+}
+
 void shf_map_reading_release(struct shf_map_reading *r)
 {
 	for (size_t i = 0; i < r->idle_n; i++) {
@@ -221,5 +243,6 @@ void shf_map_reading_release(struct shf_map_reading *r)
 		shf_free(r->idle[i]);
 	}
 	shf_free(r->idle);
+	shf_map_panels_release(&r->panels);
 	pthread_mutex_destroy(&r->lock);
 }

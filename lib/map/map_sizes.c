@@ -189,8 +189,9 @@ static void place_product(struct placing *p, const struct shf_map_product *x, ui
 		if (t->kind == SHF_MAP_SUM) {
 			uint8_t chosen = p->c->choice[t->axis];
 
-			for (uint8_t k = 0; k < chosen; k++)
-				*p->base += step * product_size(p, &t->alts[k]);
+			for (uint32_t k = 0; k < t->alts_n; k++)
+				if (k < chosen)
+					*p->base += step * product_size(p, &t->alts[k]);
 			place_product(p, &t->alts[chosen], step);
 		}
 		step *= product_size(p, &one);

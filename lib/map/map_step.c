@@ -242,9 +242,7 @@ int shf_map_step(struct sheaf_checkpoint **out, struct sheaf_checkpoint *step,
 
 	if (!m)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to map it", step->path);
-	pthread_mutex_init(&m->reading.lock, NULL);
-	m->reading.source = step;
-	m->reading.plan = &m->plan;
+	shf_map_reading_init(&m->reading, step, &m->plan, opts->memory_bytes);
 	shf_step_get(step);
 	rc = look_at_source(step, err);
 	if (rc == 0)

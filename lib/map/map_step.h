@@ -12,6 +12,7 @@ struct shf_map_opts {
 	const char *const *set;         /* NAME=NUMBER, ended by NULL; NULL: none */
 	const char *config;             /* path of a config.json; NULL: that of the step */
 	const char *family;             /* of the step that is taken; NULL: all */
+	uint64_t memory_bytes;          /* see sheaf_map.memory_bytes */
 	const char *prefix;             /* see sheaf_export.prefix; "": none */
 };
 /* Opens it. *out holds a reference to `step`. EINVAL: the map is not right, the message names its

@@ -2083,6 +2083,14 @@ bug("export_copy_changes", "a file that changes while it is copied is exported a
 bug("export_from_cache", "what an earlier export finished is compared with the page cache",
     "export/export_pass.c:read_disk", "if (t->direct >= 0)", "if (t->direct >= 0 && !MUTANT)",
     EXPORT + "a_finished_file_is_compared_past")
+bug("map_summands_reversed", "the key and the value of a kv head come before its queries",
+    "map/map_sizes.c:place_product", "if (k < chosen)", "if (MUTANT ? k > chosen : k < chosen)",
+    "sim/test_map_step: any_part_of_a_tensor")
+bug("map_state_not_turned", "moments are copied where their weights are transposed and fused",
+    "map/map_make.c:shf_map_make", "t->shaped ? put_shaped(p, &k)",
+    "t->shaped && !(MUTANT && p->place->state) ? put_shaped(p, &k)",
+    "sim/test_map_step: any_part_of_a_tensor",
+    "unit/test_map: state_of_the_optimizer_is_mapped")
 bug("export_wrong_block", "blocks that are kept are taken for those of another file",
     "step/step_checked.c:shf_checked_read", "f != c->file ||",
     "(!MUTANT && f != c->file) ||",

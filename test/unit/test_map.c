@@ -481,7 +481,8 @@ static const struct { const char *text, *set, *config, *sentence; } unfit[] = {
 	  "be made once" },
 	{ HEAD "for n = 99999999999\nq.{n} = r.{n}\n",
 	  NULL, NULL,
-	  "x.map:3: q.{n} counts more than 16777216 names; check it against config.json" },
+	  "x.map:3: q.{n} counts far more names than src has tensors; check it against "
+	  "config.json" },
 	{ HEAD "let n = 9223372036854775807 + 1\np = q\n",
 	  NULL, NULL,
 	  "x.map:2: an expression is beyond 64 bits: 9223372036854775807 and 1; check it "
