@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The text of a map: it is refused in a sentence, or it is a map, whose plans for a small model have
- * only items that the model has, each made from one. */
+/* The text of a map: it is refused in a sentence, or it is a map, whose plans for a small model
+ * have only items that the model has, each made from one. */
 #include "fuzz.h"
 #include "dtype.h"
 #include "map_plan.h"

@@ -20,6 +20,7 @@ TEXTS = [
     HEAD + "for n = 99999\nmaybe q.{n} = r.{n}\n" + REST,
     HEAD + "for n = 99999999999\nfor m = 99999999999\nmaybe q.{n} [m] = r.{m} [n]\n" + REST,
     HEAD + "let x = 9223372036854775807\na [(x y)] = c [x y]\n" + REST,
-    HEAD + "a [x x] = c [x]\na = \n # c\n", "sheaf-map 2 a b\n", HEAD + "a [((((((((x", HEAD + "\xe9",
+    HEAD + "a [x x] = c [x]\na = \n # c\n", "sheaf-map 2 a b\n", HEAD + "a [((((((((x",
+    HEAD + "for l = 2\nalso {*}/{l} = x.{*}\n" + REST, HEAD + "\xe9",
 ]
 MAP = [t.encode("latin-1" if "\xe9" in t else "utf-8") for t in TEXTS]

@@ -597,10 +597,14 @@ static int parse_var(struct parser *p, enum shf_map_var_kind kind)
 static int parse_place(struct parser *p, struct shf_map_place *out)
 {
 	struct shf_map_tensor t = { 0 };
+	struct shf_map_rule none = { 0 };
 	const char *parts[2] = { "", "" }, *word;
-	int rc = parse_name(p, &t), part = 0;
+	int rc, part = 0;
 	size_t n;
 
+	p->rule = &none;
+	rc = parse_name(p, &t);
+	p->rule = NULL;
 	for (uint32_t i = 0; rc == 0 && i < t.segs_n; i++) {
 		if (t.segs[i].text)
 			parts[part] = t.segs[i].text;

@@ -410,7 +410,8 @@ int shf_map_plan_make(struct shf_map_plan *plan, const struct shf_map *m,
 	p->path = path;
 	p->how = how;
 	p->from = !how->to;
-	p->left = (how->work_least ? how->work_least : WORK_LEAST) + WORK_EACH * (l->tensors_n + l->tied_n);
+	p->left = (how->work_least ? how->work_least : WORK_LEAST) +
+	          WORK_EACH * (l->tensors_n + l->tied_n);
 	p->err = err;
 	p->taken = shf_zalloc(l->tensors_n + 1, sizeof(*p->taken));
 	p->tied_taken = shf_zalloc(l->tied_n + 1, sizeof(*p->tied_taken));

@@ -81,6 +81,8 @@ static const struct { const char *text, *sentence; } refused[] = {
 	NOT("also p.{*} q.{*}\n", "2: '=' is expected between the places"),
 	NOT("also p = q.{*}\n", "2: a place of state needs {*}, which stands for the name of the "
 	    "weight"),
+	NOT("for n = 2\nalso p.{n}.{*} = q.{*}\n", "3: a place of state has {*} and no other "
+	    "brace"),
 	NOT("also p.{*} in Nowhere = q.{*}\n", "2: in must be followed by a family, as in "
 	    "optimizer"),
 	NOT("drop c x\n", "2: drop must be followed by a or b, and the name of a tensor"),
