@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #define SETS_MAX 32
 
@@ -14,8 +14,9 @@ static char *map_path(const char *name)
 {
 	const char *dir = getenv("SHEAF_MAPS");
 	char *path = NULL;
+	struct stat st;
 
-	if (strchr(name, '/') || access(name, F_OK) == 0)
+	if (strchr(name, '/') || (stat(name, &st) == 0 && S_ISREG(st.st_mode)))
 		return strdup(name);
 	return asprintf(&path, "%s/%s.map", dir && dir[0] ? dir : SHEAF_MAPS_DIR, name) < 0 ? NULL
 	                                                                                 : path;

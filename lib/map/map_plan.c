@@ -275,18 +275,21 @@ static int apply_drop(struct shf_mapper *p, const struct shf_map_drop *d)
 	return rc;
 }
 
-/* Applies all rules to the present place. */
-static int apply_rules(struct shf_mapper *p)
+/* Applies all rules and drops to the present place, in the order of their lines. */
+static int apply_lines(struct shf_mapper *p)
 {
 	const struct shf_map_drop *drops = (const void *)p->m->drops.data;
-	size_t n;
+	size_t n, drops_n = p->m->drops.len / sizeof(*drops), d = 0;
 	const struct shf_map_rule *rules = shf_map_rules(p->m, &n);
 	int rc = 0;
 
-	for (size_t i = 0; i < p->m->drops.len / sizeof(*drops) && rc == 0; i++)
-		if (drops[i].side == p->from)
-			rc = apply_drop(p, &drops[i]);
-	for (size_t i = 0; i < n && rc == 0; i++) {
+	for (size_t i = 0; i <= n && rc == 0; i++) {
+		for (; d < drops_n && rc == 0 &&
+		       (i == n || drops[d].rule.line < rules[i].line); d++)
+			if (drops[d].side == p->from)
+				rc = apply_drop(p, &drops[d]);
+		if (i == n || rc < 0)
+			break;
 		p->rule = &rules[i];
 		rc = shf_map_src(p, 0)->star ? apply_star(p) : apply_rule(p, NULL);
 	}
@@ -387,7 +390,7 @@ static int plan_rules(struct shf_mapper *p, struct shf_map_config *config)
 		rc = find_sites(p);
 	for (int i = 0; i < p->sites_n && rc == 0; i++) {
 		p->place = &p->sites[i];
-		rc = apply_rules(p);
+		rc = apply_lines(p);
 	}
 	if (rc == 0)
 		rc = check_left(p);

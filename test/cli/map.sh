@@ -42,3 +42,64 @@ done
 
 "$PY" "$here/maps.py" page "$here/../../doc/mapping.md" >worked.map
 both_ways worked worked.map apart 3
+
+# A checkpoint of a trainer, whose families stay, and whose state goes with the weights. The powers
+# of beta, one for each tensor, are shared by what one tensor becomes.
+cp -r "$here/../golden/foreign/paddle-uc" uc
+cat >uc.map <<'M'
+sheaf-map 1 paddle hf
+let a = 6
+let b = 6
+l.0.down_proj.weight [i o] = l.0.down_proj.weight [o i]
+l.0.gate_up_fused_proj.weight [h (a + b)] = l.0.gate_proj.weight [a h], l.0.up_proj.weight [b h]
+{*} = {*}
+M
+t 0 'families are imported through a map' "$SHEAF" import uc run --map uc.map --json
+json 'all of them, with the state of the optimizer' 'o[0]["step"] == 12 and o[0]["tensors"] == 30'
+t 0 'the step is the checkpoint' "$SHEAF" diff run uc --map uc.map --to paddle --json
+json 'in each tensor' 'o[-1]["tensors"] == 24 and o[-1]["left_out"] == []'
+t 0 'and the checkpoint is the step' "$SHEAF" diff uc run --map uc.map
+t 0 'one family is converted' \
+	"$SHEAF" convert run master --family master_weights --map uc.map --to paddle
+t 0 'and listed' "$SHEAF" show master --json
+json 'under the names of the other side' '"l.0.gate_up_fused_proj.weight" in str(o)'
+t 1 'what differs' "$SHEAF" diff uc master --map uc.map --to hf
+has 'is named' out 'right-only'
+
+# What is wrong is one sentence.
+wrong "$SHEAF" convert uc dst --to hf
+wrong "$SHEAF" convert uc dst --map nowhere.map
+wrong "$SHEAF" convert uc dst --map qwen9-hf-paddle
+wrong "$SHEAF" convert uc dst --map uc.map --to torch
+wrong "$SHEAF" convert uc dst --map uc.map --set a
+wrong "$SHEAF" convert uc dst --map uc.map --set a=3
+wrong "$SHEAF" convert uc dst --map uc.map --config nowhere.json
+printf 'sheaf-map 1 a b\nx [o i] = y [o\n' >bad.map
+wrong "$SHEAF" import uc other --map bad.map
+has 'with file, line and what to do' err 'bad.map:2: the bracket of the dimensions is not closed'
+printf 'sheaf-map 1 a b\nnorm.weight = n\n' >less.map
+t 1 'a tensor that no rule takes' "$SHEAF" convert uc dst --map less.map
+has 'is listed, and refused' err \
+	'no rule of less.map takes, from a to b, 3 tensors: embed.weight, l.0.'
+[ ! -e dst ] && [ ! -e dst.partial ]
+result $? 'and nothing is made'
+printf 'sheaf-map 1 a b\nh [o i] = x [i o] : F32\ndrop a {*}\n' >prefix.map
+t 0 'a prefix is taken off before the map' \
+	"$SHEAF" convert "$here/../golden/foreign/dcp-mesh" pre --map prefix.map --prefix model.
+t 0 'which casts and drops' "$SHEAF" show pre --json
+json 'what it says' '[(x["name"], x["dtype"], x["shape"]) for x in o[0]["tensors"]] == \
+	[("x", "F32", [9, 6])]'
+t 0 'an installed map is found by its name' env SHEAF_MAPS="$maps" \
+	"$SHEAF" diff qwen2-hf-paddle qwen2-hf-paddle.there --map qwen2-hf-paddle
+
+# A tensor that is turned over is never in memory as a whole, and comes in parts.
+printf 'sheaf-map 1 a b\nw [o i] = w [i o]\n' >turn.map
+"$PY" "$here/maps.py" big sparse 19000 4001 1
+t 0 'a tensor of 152 MB is transposed in less memory' "$PY" "$here/maps.py" most 110000000 \
+	"$SHEAF" convert sparse sparse.there --map turn.map --mem 40M
+rm -r sparse.there
+"$PY" "$here/maps.py" big some 4609 4101 0
+t 0 'a tensor of several parts is transposed' "$SHEAF" convert some some.there --map turn.map
+t 0 'and back' "$SHEAF" convert some.there some.back --map turn.map --to a --mem 1
+t 0 'and is what it was' "$SHEAF" diff some some.back
+t 0 'and the same by parts' "$SHEAF" diff some some.there --map turn.map

@@ -3,6 +3,8 @@
 """Makes small models, and says by loops what maps must make of them.
 
 usage: maps.py page PAGE        prints the map that is the worked example of a page
+       maps.py big DIR ROWS COLS SPARSE  a directory with one tensor w; SPARSE 1: of zeros
+       maps.py most BYTES CMD...   runs it; fails if it takes more memory
        maps.py make MODEL DIR [KEY...]  a Hugging Face directory; KEY: state of the optimizer, too
        maps.py check MAP HF DIR         compares DIR, which the map made of HF, with what is
                                         said here: names, shapes, types and every item
@@ -11,7 +13,9 @@ No dimension of a weight is that of another, and all items of a model are differ
 """
 import json
 import os
+import resource
 import struct
+import subprocess
 import sys
 
 from foreign import st
@@ -135,6 +139,25 @@ def write(path, shapes, more, keys):
     st(os.path.join(path, "model.safetensors"), tensors)
     with open(os.path.join(path, "config.json"), "w", encoding="utf-8") as f:
         json.dump(dict(BASE, **more), f)
+
+
+def big(path, rows, cols, sparse):
+    os.makedirs(path)
+    text = json.dumps({"w": {"dtype": "BF16", "shape": [rows, cols],
+                             "data_offsets": [0, 2 * rows * cols]}}).encode()
+    with open(os.path.join(path, "model.safetensors"), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        if not sparse:
+            f.write(os.urandom(2 * rows * cols))
+        f.truncate(8 + len(text) + 2 * rows * cols)
+
+
+def most(limit, command):
+    rc = subprocess.call(command)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    if used > limit:
+        sys.exit("it took %d bytes" % used)
+    sys.exit(rc)
 
 
 def read(path):
@@ -432,6 +455,10 @@ def main():
     if sys.argv[1] == "page":
         with open(sys.argv[2], encoding="utf-8") as f:
             sys.stdout.write(f.read().split("```map\n")[1].split("```")[0])
+    elif sys.argv[1] == "big":
+        big(sys.argv[2], *map(int, sys.argv[3:6]))
+    elif sys.argv[1] == "most":
+        most(int(sys.argv[2]), sys.argv[3:])
     elif sys.argv[1] == "make":
         shapes, more = MODELS[sys.argv[2]]
         write(sys.argv[3], shapes, more, sys.argv[4:])
