@@ -36,6 +36,18 @@ static int split(const struct cli_args *a, char *text, const char *sets[SETS_MAX
 	return 0;
 }
 
+/* Says how many items a map leaves out as padding. */
+static void say_padding(const char *src, struct sheaf_checkpoint *mapped)
+{
+	const char *items = sheaf_checkpoint_note(mapped, "map.padding_left_out");
+
+	if (!items)
+		return;
+	fputs("sheaf: ", stderr);
+	cli_put(stderr, src);
+	fprintf(stderr, ": items that the map leaves out as padding: %s\n", items);
+}
+
 int cli_step_map(struct cli_step *s, const struct cli_args *a, const char *family)
 {
 	const char *name = cli_value(a, "map"), *set = cli_value(a, "set"), *sets[SETS_MAX + 1];
@@ -68,6 +80,7 @@ int cli_step_map(struct cli_step *s, const struct cli_args *a, const char *famil
 		else {
 			sheaf_checkpoint_close(s->step);
 			s->step = mapped;
+			say_padding(a->pos[0], mapped);
 		}
 	}
 	free(path);

@@ -50,7 +50,8 @@ struct sheaf_map {
  * to read, compare, load, export or import a checkpoint as if that program had written it. The map
  * is checked to be bijective, and it must take every tensor of the checkpoint. Nothing is copied:
  * reads of the result read what they need of the checkpoint, and compare its checksums if it has
- * any. State of the optimizer is mapped like the weights that it belongs to.
+ * any. State of the optimizer is mapped like the weights that it belongs to. If the map leaves out
+ * padding, the note map.padding_left_out says how many items.
  * mapped  receives the result, which has no checksums of its own. Close it with
  *         sheaf_checkpoint_close.
  * step    the checkpoint, opened by this process alone. It may be closed before the result.

@@ -221,11 +221,12 @@ static int put_spread(struct shf_mapper *p, struct making *k, const struct shf_m
 {
 	const struct shf_map_tensor *s = shf_map_src(p, (uint32_t)c->other);
 	struct shf_map_count spread = { &p->values, p->rule, s->outer & ~k->t->outer };
-	uint64_t n = shf_map_count_begin(&spread), span = 1;
+	uint64_t n = shf_map_count_begin(&spread), span = 1, items = 1;
 
 	for (int i = 0; i < x->box->n; i++) {
 		if (x->box->axis[i].n == 0)
 			return 0;
+		items *= x->box->axis[i].n;
 		span += (x->box->axis[i].n - 1) * x->box->axis[i].dst;
 	}
 	for (uint64_t i = 0; i < n; i++) {
@@ -242,6 +243,7 @@ static int put_spread(struct shf_mapper *p, struct making *k, const struct shf_m
 				piece.src += at * x->ss[a];
 		}
 		shf_buf_add(&p->plan->pieces, &piece, sizeof(piece));
+		p->covered[piece.from] += items;
 		shf_map_count_next(&spread);
 	}
 	if (p->plan->pieces.len / sizeof(struct shf_map_piece) > PIECES_MAX)
@@ -291,6 +293,7 @@ static int put_whole(struct shf_mapper *p, struct making *k, const struct shf_ma
 	k->made.dims = dims;
 	*axis = (struct shf_axis){ items, 1, 1 };
 	*box = (struct shf_map_box){ axis, 1 };
+	p->covered[from] = items;
 	if (items)
 		shf_buf_add(&p->plan->pieces, &piece, sizeof(piece));
 	return p->plan->pieces.oom ? shf_map_no_memory(p) : 0;
@@ -308,6 +311,7 @@ static int put_single(struct shf_mapper *p, struct making *k, const struct shf_m
 	uint8_t x[16] = { 0 }, y[16] = { 0 };
 	int rc;
 
+	p->covered[from] = 1;
 	if (n == 0)
 		return put_whole(p, k, c, from);
 	if (first->from == from)

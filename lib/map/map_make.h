@@ -27,6 +27,8 @@ struct shf_mapper {
 	uint64_t left;                  /* work that is left: see shf_map_spend */
 	int *taken;                     /* owned; by tensor of the source: line of the rule that
 	                                 * took it; 0: none */
+	uint64_t *covered;              /* owned; by tensor of the source: how many items pieces
+	                                 * have */
 	int *tied_taken;                /* owned; the same of tied names */
 	struct shf_map_site sites[SHF_MAP_SITES_MAX];
 	int sites_n;

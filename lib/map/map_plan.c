@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include "dtype.h"
 #include "err.h"
 #include "map_make.h"
 #include "valid.h"
@@ -22,19 +23,25 @@ static bool is_chosen(const struct shf_mapper *p, const char *family)
 	return !p->how->family || strcmp(p->how->family, family) == 0;
 }
 
-static void add_site(struct shf_mapper *p, const struct shf_map_place *from,
-                      const struct shf_map_place *to, bool state)
+/* Adds a place. EINVAL: there are too many: a rule with {*} would take for weights what is left. */
+static int add_site(struct shf_mapper *p, const struct shf_map_place *from,
+                    const struct shf_map_place *to, bool state)
 {
-	if (!is_chosen(p, from->family) || p->sites_n == SHF_MAP_SITES_MAX)
-		return;
+	if (!is_chosen(p, from->family))
+		return 0;
 	for (int i = 0; i < p->sites_n; i++) {
 		const struct shf_map_place *x = &p->sites[i].from;
 
 		if (strcmp(x->family, from->family) == 0 && strcmp(x->before, from->before) == 0 &&
 		    strcmp(x->after, from->after) == 0)
-			return;
+			return 0;
 	}
+	if (p->sites_n == SHF_MAP_SITES_MAX)
+		return shf_fail(p->err, SHEAF_EINVAL, "%s: has more than %d kinds of state of the "
+		                "optimizer and families; name the family to map", p->path,
+		                SHF_MAP_SITES_MAX);
 	p->sites[p->sites_n++] = (struct shf_map_site){ .from = *from, .to = *to, .state = state };
+	return 0;
 }
 
 /* Returns whether <name>/<key> is state of the optimizer, and not a name with a slash: it is in a
@@ -75,8 +82,7 @@ static int add_key(struct shf_mapper *p, const struct shf_lt_tensor *t)
 	x.after = shf_arena_strdup(&p->plan->arena, x.after, strlen(x.after));
 	if (!x.after)
 		return shf_map_no_memory(p);
-	add_site(p, &x, &x, true);
-	return 0;
+	return add_site(p, &x, &x, true);
 }
 
 /* Finds all places: what `also` names, <name>/<key> of each key, and the weights of each family.
@@ -86,14 +92,14 @@ static int find_sites(struct shf_mapper *p)
 	const struct shf_map_also *also = (const void *)p->m->also.data;
 	int rc = 0;
 
-	for (size_t i = 0; i < p->m->also.len / sizeof(*also); i++)
-		add_site(p, &also[i].sides[p->from], &also[i].sides[!p->from], true);
+	for (size_t i = 0; i < p->m->also.len / sizeof(*also) && rc == 0; i++)
+		rc = add_site(p, &also[i].sides[p->from], &also[i].sides[!p->from], true);
 	for (size_t i = 0; i < p->l->tensors_n && rc == 0; i++)
 		rc = add_key(p, &p->l->tensors[i]);
-	for (size_t i = 0; i < p->l->families_n; i++) {
+	for (size_t i = 0; i < p->l->families_n && rc == 0; i++) {
 		struct shf_map_place x = { "", "", p->l->families[i].name };
 
-		add_site(p, &x, &x, false);
+		rc = add_site(p, &x, &x, false);
 	}
 	return rc;
 }
@@ -367,6 +373,19 @@ static int check_made(struct shf_mapper *p)
 	return 0;
 }
 
+/* Counts the items of the source that are padding: those of the tensors of a rule that no piece
+ * has, which only padding can be. */
+static void count_padding(struct shf_mapper *p)
+{
+	for (size_t i = 0; i < p->l->tensors_n; i++) {
+		const struct shf_lt_tensor *t = &p->l->tensors[i];
+		uint64_t items = t->bytes * 8 / shf_dtype(t->dtype)->bits;
+
+		if (p->covered[i] && p->covered[i] < items)
+			p->plan->padding += items - p->covered[i];
+	}
+}
+
 /* EINVAL: the caller gave a number that nothing asks for. */
 static int check_given(const struct shf_mapper *p)
 {
@@ -394,6 +413,8 @@ static int plan_rules(struct shf_mapper *p, struct shf_map_config *config)
 	}
 	if (rc == 0)
 		rc = check_left(p);
+	if (rc == 0)
+		count_padding(p);
 	return rc == 0 ? check_made(p) : rc;
 }
 
@@ -418,9 +439,11 @@ int shf_map_plan_make(struct shf_map_plan *plan, const struct shf_map *m,
 	p->err = err;
 	p->taken = shf_zalloc(l->tensors_n + 1, sizeof(*p->taken));
 	p->tied_taken = shf_zalloc(l->tied_n + 1, sizeof(*p->tied_taken));
-	rc = p->taken && p->tied_taken ? plan_rules(p, config) : shf_map_no_memory(p);
+	p->covered = shf_zalloc(l->tensors_n + 1, sizeof(*p->covered));
+	rc = p->taken && p->tied_taken && p->covered ? plan_rules(p, config) : shf_map_no_memory(p);
 	shf_free(p->taken);
 	shf_free(p->tied_taken);
+	shf_free(p->covered);
 	shf_buf_release(&p->text);
 	shf_free(p);
 	return rc;

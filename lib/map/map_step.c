@@ -4,6 +4,8 @@
  * above opens that. */
 #include "map_step.h"
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "dtype.h"
@@ -233,6 +235,40 @@ static int list_made(struct shf_foreign *f, const struct mapped *m, struct sheaf
 	return rc == 0 ? shf_foreign_dir_make(f, err) : rc;
 }
 
+static int note_order(const void *a, const void *b)
+{
+	return strcmp(((const struct shf_mf_note *)a)->key, ((const struct shf_mf_note *)b)->key);
+}
+
+/* Gives the step the notes of its source, and one that says how many items of padding the map
+ * leaves out, if any. */
+static int take_over_notes(struct sheaf_checkpoint *step, const struct sheaf_checkpoint *source,
+                           uint64_t padding, struct sheaf_error *err)
+{
+	struct shf_manifest *to = &step->manifest;
+	const struct shf_manifest *from = &source->manifest;
+	char text[24];
+
+	to->notes = shf_arena_alloc(&step->arena, from->notes_n + 1, sizeof(*to->notes));
+	snprintf(text, sizeof(text), "%" PRIu64, padding);
+	to->notes_n = 0;
+	for (size_t i = 0; to->notes && i < from->notes_n; i++)
+		if (strcmp(from->notes[i].key, SHF_MAP_PADDING))
+			to->notes[to->notes_n++] = from->notes[i];
+	if (to->notes && padding) {
+		to->notes[to->notes_n].key = SHF_MAP_PADDING;
+		to->notes[to->notes_n].value = shf_arena_strdup(&step->arena, text, strlen(text));
+		if (to->notes[to->notes_n++].value)
+			qsort(to->notes, to->notes_n, sizeof(*to->notes), note_order);
+		else
+			to->notes = NULL;
+	}
+	if (to->notes)
+		return 0;
+	to->notes_n = 0;
+	return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its notes", source->path);
+}
+
 int shf_map_step(struct sheaf_checkpoint **out, struct sheaf_checkpoint *step,
                  const struct shf_map_opts *opts, struct sheaf_error *err)
 {
@@ -265,7 +301,10 @@ int shf_map_step(struct sheaf_checkpoint **out, struct sheaf_checkpoint *step,
 	if (rc < 0)
 		return rc;
 	(*out)->source = step;
-	(*out)->manifest.notes = step->manifest.notes;
-	(*out)->manifest.notes_n = step->manifest.notes_n;
-	return 0;
+	rc = take_over_notes(*out, step, m->plan.padding, err);
+	if (rc < 0) {
+		shf_step_put(*out);
+		*out = NULL;
+	}
+	return rc;
 }

@@ -5,6 +5,8 @@
 #define SHF_MAP_STEP_H
 #include "step.h"
 
+#define SHF_MAP_PADDING "map.padding_left_out"  /* note: how many items */
+
 /* struct sheaf_map of sheaf-inspect.h. */
 struct shf_map_opts {
 	const char *file;               /* path of the map */

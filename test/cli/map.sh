@@ -12,6 +12,9 @@ both_ways() {           # MODEL MAP SIDE-BACK DROPPED [OPTION...]
 	t 0 "$name makes what it should" "$PY" "$here/maps.py" check "$name" "$name" "$name.there"
 	t 0 "$name is applied backwards" \
 		"$SHEAF" convert "$name.there" "$name.back" --map "$map" --to "$back" "$@"
+	case $name in
+	*-megatron) has 'and says that padding is left out' err 'leaves out as padding: ' ;;
+	esac
 	if [ "$dropped" ]; then
 		t 1 "$name gives back all but what it drops" "$SHEAF" diff "$name" "$name.back"
 		[ "$(grep -c left-only "$T/out")" = "$dropped" ] &&

@@ -639,6 +639,32 @@ TEST(state_of_one_value_is_shared)
 	plan_end(&p);
 }
 
+TEST(too_many_kinds_of_state_are_refused)
+{
+	char name[20];
+
+	begin(&left);
+	for (int i = 0; i < 65; i++) {
+		snprintf(name, sizeof(name), "n/k%d", i);
+		add(&left, 2, name, 1, 4);
+	}
+	CHECK_STR(why_not(fuse, NULL, NULL), "src: has more than 64 kinds of state of the "
+	          "optimizer and families; name the family to map");
+}
+
+TEST(padding_that_is_left_out_is_counted)
+{
+	struct shf_map_plan p;
+
+	begin(&left);
+	add(&left, 0, "e", 2, 8, 3);
+	end(&left);
+	CHECK_RC(plan(&p, HEAD "let n = 5\nw [n h] = e [(n + zero(3)) h]\n", &left.l, 0, NULL, NULL),
+	         0, &err);
+	CHECK_INT(p.padding, 9);
+	plan_end(&p);
+}
+
 TEST(a_name_with_a_slash_is_no_state)
 {
 	struct shf_map_plan p;
