@@ -659,8 +659,8 @@ TEST(padding_that_is_left_out_is_counted)
 	begin(&left);
 	add(&left, 0, "e", 2, 8, 3);
 	end(&left);
-	CHECK_RC(plan(&p, HEAD "let n = 5\nw [n h] = e [(n + zero(3)) h]\n", &left.l, 0, NULL, NULL),
-	         0, &err);
+	CHECK_RC(plan(&p, HEAD "let n = 5\nw [n h] = e [(n + zero(3)) h]\n", &left.l, 0, NULL,
+	              NULL), 0, &err);
 	CHECK_INT(p.padding, 9);
 	plan_end(&p);
 }

@@ -186,6 +186,31 @@ TEST(any_part_of_a_tensor_that_a_map_makes_can_be_read)
 	simdisk_free(disk);
 }
 
+TEST(a_state_is_loaded_through_a_map)
+{
+	enum { FROM_ROW = 7, N_ROWS = 301 };
+	static uint16_t got[N_ROWS * ROWS];
+	struct sheaf_slice s = { .size = sizeof(s), .family = "model", .name = "up.1",
+		.dtype = SHEAF_BF16, .ndim = 2, .shape = { WIDE, ROWS }, .data = got,
+		.start = { FROM_ROW, 0 }, .count = { N_ROWS, ROWS } };
+	struct sheaf_report report = { .size = sizeof(report) };
+	struct simdisk *disk = saved();
+	struct sheaf_state *holder = shf_state_new();
+	struct sheaf_error err;
+	int rc;
+	struct sheaf_checkpoint *step = mapped(disk, FROM, 0, &rc, &err);
+
+	CHECK_RC(rc, 0, &err);
+	CHECK_RC(shf_state_add(holder, &s, &err), 0, &err);
+	CHECK_RC(shf_step_load(step, holder, SHEAF_LOAD_LENIENT, &report, &err), 0, &err);
+	CHECK_INT(report.loaded, 1);
+	for (int64_t i = 0; i < N_ROWS * ROWS; i++)
+		CHECK_INT(got[i], wanted_bits("model", "up.1", SHEAF_BF16, FROM_ROW * ROWS + i));
+	shf_state_put(holder);
+	shf_step_put(step);
+	simdisk_free(disk);
+}
+
 /* ---- written anew ---- */
 
 static int export(struct sheaf_checkpoint *step, struct sheaf_report *report,
