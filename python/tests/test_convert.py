@@ -19,7 +19,7 @@ if tap.there("torch", "transformers", "safetensors"):
     import torch
     import torch.distributed.checkpoint as dcp
     from safetensors.torch import load_file
-    from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     import sheaf
 
@@ -80,6 +80,48 @@ def test_a_directory_of_dcp() -> None:
         said = convert(at + "/dcp", at + "/hf", "--prefix", "model.", "--max-shard-size", "8K")
         assert said["files"] > 3
         opens(model, at + "/hf")
+
+
+MAPS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "maps")
+MAPPED: dict[str, tuple[dict[str, int], list[str]]] = {
+    "qwen2": ({}, ["qwen2-hf-paddle", "qwen2-hf-megatron"]),
+    "llama": ({}, ["llama-hf-paddle", "llama-hf-megatron", "llama-hf-meta"]),
+    "qwen3": ({"head_dim": 8}, ["qwen3-hf-paddle", "qwen3-hf-megatron"]),
+    "qwen2_moe": ({"num_experts": 4, "moe_intermediate_size": 12,
+                   "shared_expert_intermediate_size": 20, "num_experts_per_tok": 2},
+                  ["qwen2moe-hf-paddle", "hf-paddleformers", "qwen2moe-hf-megatron"]),
+    "deepseek_v2": ({"num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 8,
+                     "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6,
+                     "n_routed_experts": 4, "n_shared_experts": 2, "moe_intermediate_size": 12,
+                     "num_experts_per_tok": 2, "first_k_dense_replace": 1, "n_group": 1,
+                     "topk_group": 1}, ["deepseek2-hf-megatron"]),
+    "ernie4_5_moe": ({"moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 2,
+                      "moe_intermediate_size": 12, "moe_layer_start_index": 1},
+                     ["ernie45moe-hf-paddle"])}
+
+
+@tap.needs(*NEEDS)
+def test_maps() -> None:
+    """Models of transformers are mapped to other programs and back, and compute the same"""
+    for kind, (more, maps) in MAPPED.items():
+        torch.manual_seed(5)
+        sizes = {"vocab_size": 61, "hidden_size": 24, "intermediate_size": 40,
+                 "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+        config = AutoConfig.for_model(kind, **{**sizes, **more}, tie_word_embeddings=False)
+        model = AutoModelForCausalLM.from_config(config).eval()
+        with tap.folder() as at:
+            model.save_pretrained(at + "/hf")
+            want = load_file(at + "/hf/model.safetensors")
+            for name in maps:
+                there, back = os.path.join(at, name), os.path.join(at, name + "-back")
+                how = ["--map", os.path.join(MAPS, name + ".map")]
+                convert(at + "/hf", there, *how)
+                convert(there, back, *how, "--to", "hf")
+                have = load_file(back + "/model.safetensors")
+                assert have.keys() == want.keys(), name
+                for key, t in want.items():
+                    assert torch.equal(have[key], t), (name, key)
+            opens(model, back)
 
 
 def sharded(rank: int, path: str) -> None:
