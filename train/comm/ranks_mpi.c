@@ -44,6 +44,7 @@ struct transfer {                       /* messages that a rank waits for */
 	MPI_Request *request;
 	int *peer;
 	int n;
+	int receives;                   /* the first ones receive, the others send */
 	MPI_Status status;              /* of the last one that was done */
 };
 
@@ -171,6 +172,24 @@ static int test_all(struct transfer *t, int *done)
 	return rc;
 }
 
+/* Ends the receives that are not done: their memory is the caller's, who may free it after a
+ * failure. One whose message has begun to arrive cannot be cancelled, and is waited for shortly. */
+static void cancel_receives(struct transfer *t)
+{
+	const struct timespec nap = { .tv_nsec = 1000000 };
+	int done = 0;
+
+	for (int i = 0; i < t->receives; i++)
+		if (t->request[i] != MPI_REQUEST_NULL)
+			MPI_Cancel(&t->request[i]);
+	t->n = t->receives;
+	for (int ms = 0; ms < LAST_WORD_MS; ms++) {
+		if (test_all(t, &done) != MPI_SUCCESS || done)
+			return;
+		nanosleep(&nap, NULL);
+	}
+}
+
 /* Returns the rank for which the messages that are not done wait, or -1 if all were done just now.
  * It is one that does not wait itself, if there is one. */
 static int find_late(const struct mpi_ranks *m, struct transfer *t)
@@ -203,9 +222,9 @@ static int lost(struct mpi_ranks *m, int peer, int timeout_ms, struct tr_error *
 	return TR_ELOST;
 }
 
-/* Waits until all messages are done. Between two polls it yields the core to other ranks, and after
- * 50 ms it sleeps. */
-static int wait_all(struct mpi_ranks *m, struct transfer *t, int timeout_ms,
+/* Waits until all messages are done, or until this call fails. Between two polls it yields the core
+ * to other ranks, and after 50 ms it sleeps. */
+static int wait_done(struct mpi_ranks *m, struct transfer *t, int timeout_ms,
 		    struct tr_error *err)
 {
 	int64_t start = clock_ns(), now = start, deadline = (int64_t)timeout_ms * 1000000;
@@ -246,6 +265,17 @@ static int wait_all(struct mpi_ranks *m, struct transfer *t, int timeout_ms,
 	return 0;
 }
 
+/* Waits until all messages are done. After a failure nothing is received any more. */
+static int wait_all(struct mpi_ranks *m, struct transfer *t, int timeout_ms,
+		    struct tr_error *err)
+{
+	int rc = wait_done(m, t, timeout_ms, err);
+
+	if (rc < 0)
+		cancel_receives(t);
+	return rc;
+}
+
 static int exchange_mpi(void *arg, const struct tr_piece *out, const struct tr_piece *in,
 			int timeout_ms, struct tr_error *err)
 {
@@ -273,6 +303,7 @@ static int exchange_mpi(void *arg, const struct tr_piece *out, const struct tr_p
 
 		posted = post(m, &t, &in[r], r, 0);
 	}
+	t.receives = t.n;
 	for (int i = 1; i < m->n && posted; i++) {
 		int r = (m->rank + i) % m->n;
 
@@ -280,8 +311,12 @@ static int exchange_mpi(void *arg, const struct tr_piece *out, const struct tr_p
 	}
 	if (in[m->rank].bytes)
 		memcpy(in[m->rank].at, out[m->rank].at, in[m->rank].bytes);
-	rc = posted ? wait_all(m, &t, timeout_ms, err) :
-		tr_fail(err, TR_ELOST, "MPI refused a message; see its log");
+	if (posted) {
+		rc = wait_all(m, &t, timeout_ms, err);
+	} else {
+		cancel_receives(&t);
+		rc = tr_fail(err, TR_ELOST, "MPI refused a message; see its log");
+	}
 out:
 	free(t.request);
 	free(t.peer);
@@ -375,7 +410,8 @@ static int receive_mpi(void *arg, int from, int channel, const struct tr_piece *
 	do {
 		MPI_Request request;
 		int rc;
-		struct transfer t = { .request = &request, .peer = &peer, .n = 1 };
+		struct transfer t = { .request = &request, .peer = &peer, .n = 1,
+				      .receives = 1 };
 		size_t left = in->bytes - at, n = left < MESSAGE_MAX ? left : MESSAGE_MAX;
 
 		if (MPI_Irecv((char *)in->at + at, (int)n, MPI_BYTE, peer,
