@@ -2136,6 +2136,7 @@ bug("saved_offsets_ignored", "the parts of ranks in safetensors files are read a
 NUM, RANKS, OPS, DATA, WHOLE, TENSORS, PIPE = ["train/test_train_%s: " % n for n in (
     "num", "comm", "ops", "data", "whole", "tensorpar", "pipe")]
 NESTED, FEED = "train/test_train_nested: ", "train/test_train_rowfeed: "
+ZERO = "train/test_train_zero: "
 PREP = "train/test_train_dataprep: "
 SAME_BITS = TENSORS + "losses_and_gradients_have_the_same_bits"
 bug("part_overwrites", "a part of a product replaces those before it", "num/gemm.c:tr_gemm",
@@ -2158,7 +2159,7 @@ gullible("own_largest_logit", "each rank takes the largest of its own logits",
 blind("norms_hashed_on_all", "parameters of all ranks of tp count on each of them in the hash",
       "model/registry.c:tr_registry_hash", "p->axis < 0 && r->pieces.from > 0", SAME_BITS)
 blind("norms_counted_on_all", "parameters of all ranks of tp count on each of them in the norm",
-      "optim/adamw.c:tr_gradient_norm", "reg->pieces.from", SAME_BITS)
+      "optim/adamw.c:counted", "reg->pieces.from", SAME_BITS)
 bug("drawn_by_local_index", "the initial weights of a shard are drawn as if it were the whole",
     "model/registry.c:draw_row", "first = row_begin(p, row)",
     "first = MUTANT ? row * p->count[1] : row_begin(p, row)", SAME_BITS)
@@ -2167,15 +2168,15 @@ bug("padding_not_zero", "an item between two parameters has a gradient",
     "lg->be->zero(lg->be, grad, lg->reg->gradients); if (MUTANT) grad[lg->reg->norms - 1] = 1;",
     SAME_BITS)
 bug("tied_gradient_twice", "the gradient of a tied head is added to each leaf, and at the end",
-    "optim/leafgrads.c:add_tied", "if (reg->head >= 0 && reg->param[reg->head].tied_to >= 0)",
-    "for (int i = 0; reg->head >= 0 && reg->param[reg->head].tied_to >= 0 && i < 1 + MUTANT; i++)",
+    "optim/leafgrads.c:add_tied", "if (is_tied(reg)) {",
+    "for (int i = 0; is_tied(reg) && i < 1 + MUTANT; i++) {",
     TENSORS + "the_gradient_of_a_tied_head")
 bug("box_of_the_first_rank", "all ranks of tp save and load the shard of the first one",
     "run/bind.c:add_tensor", "slice.start[d] = p->start[d];",
     "slice.start[d] = MUTANT ? 0 : p->start[d];", WHOLE + "ranks_that_are_threads")
 bug("moment_of_another_shard", "the first moment is that of a neighbour's rows",
-    "run/bind.c:tr_store_describe", "data[kind], &e)",
-    "data[kind] + (MUTANT && kind == 1 && p->axis == 0 && p->start[0] ? p->shape[1] : 0), &e)",
+    "run/bind.c:tr_store_describe", "data[kind] + at, &e)",
+    "data[kind] + at + (MUTANT && kind == 1 && p->axis == 0 && p->start[0] ? p->shape[1] : 0), &e)",
     WHOLE + "ranks_that_are_threads")
 bug("chains_added_one_by_one", "the chains of a piece are added to those of the piece before it",
     "model/tensorpar.c:add_product", "over.to - over.from > TR_CHAIN",
@@ -2205,6 +2206,18 @@ bug("copy_counted", "the head of the last stage counts in the norm as well as th
     PIPE + "both_stages_get_the_gradient")
 blind("copy_hashed", "the head of the last stage counts in the hash as well as the embedding",
       "model/registry.c:tr_registry_hash", "p->copy", PIPE + "the_stages_together")
+skipped("weights_of_others_stale", "a rank keeps the old weights of what other ranks update",
+        "task/training.c:tr_trainer_update",
+        "tr_shares_gather(t->adamw.shares, tr_model_weights(t->model), err)",
+        WHOLE + "ranks_that_are_threads")
+bug("gates_of_the_share_only", "a rank receives weights that a save still reads",
+    "optim/adamw.c:tr_adamw_update", "gate->wait(gate->arg, i, err)",
+    "(MUTANT && a->shares && i > 0 ? 0 : gate->wait(gate->arg, i, err))",
+    ZERO + "the_gates_of_all_parameters")
+bug("moments_of_another_area", "the shares of both areas have the same moments",
+    "optim/zeroshares.c:tr_shares_of", "return before + own->from",
+    "return (MUTANT ? 0 : before) + own->from",
+    WHOLE + "ranks_that_are_threads")
 bug("channels_mixed", "messages of all channels from a rank are received in one order",
     "comm/ranks_threads.c:take_message", "m->channel != channel",
     "(!MUTANT && m->channel != channel)", RANKS + "messages_of_a_channel")

@@ -274,7 +274,7 @@ static int reduce(struct stage *s, struct tr_registry *reg, struct tr_mesh *mesh
 	if (rc == 0)
 		rc = tr_backend_cpu(be, isa, &s->err);
 	if (rc == 0)
-		rc = tr_leafgrads_new(lg, reg, *be, mesh, 2, &s->err);
+		rc = tr_leafgrads_new(lg, reg, *be, mesh, NULL, 2, &s->err);
 	for (int leaf = 0; rc == 0 && leaf < 2; leaf++) {
 		float *x = tr_leafgrads_of(*lg, leaf);
 
@@ -290,7 +290,7 @@ static int reduce(struct stage *s, struct tr_registry *reg, struct tr_mesh *mesh
 		return rc;
 	s->sum[0] = grad[p->offset];
 	s->sum[1] = grad[p->offset + p->items - 1];
-	return tr_gradient_norm(reg, isa, mesh, grad, &s->norm, &s->err);
+	return tr_gradient_norm(reg, isa, mesh, NULL, grad, &s->norm, &s->err);
 }
 
 static void *reduce_in_stage(void *arg)

@@ -65,7 +65,8 @@ static int open_step(struct step *s, const struct rank *r, struct tr_error *err)
 	if (rc == 0)
 		rc = tr_model_new(&s->m, &c, s->be, &tp, NULL, SEQS, SEQ, err);
 	if (rc == 0)
-		rc = tr_leafgrads_new(&s->lg, tr_model_registry(s->m), s->be, &s->mesh, 2, err);
+		rc = tr_leafgrads_new(&s->lg, tr_model_registry(s->m), s->be, &s->mesh, NULL, 2,
+				      err);
 	if (rc == 0)
 		tr_registry_draw(tr_model_registry(s->m), tr_model_weights(s->m), 3, 0.3);
 	return rc;
@@ -106,7 +107,7 @@ static int make_step(struct step *s, struct rank *r, struct tr_error *err)
 	if (rc == 0)
 		rc = tr_leafgrads_reduce(s->lg, &s->grad, err);
 	if (rc == 0)
-		rc = tr_gradient_norm(tr_model_registry(s->m), s->be->isa, &s->mesh, s->grad,
+		rc = tr_gradient_norm(tr_model_registry(s->m), s->be->isa, &s->mesh, NULL, s->grad,
 				      &r->norm, err);
 	r->hash = tr_registry_hash(tr_model_registry(s->m), tr_model_weights(s->m), 0, 1);
 	if (rc == 0)
@@ -352,7 +353,8 @@ TEST(all_leaves_of_a_rank_may_be_open_at_once)
 	tr_ranks_alone(&r.all);
 	CHECK_RC(open_step(&s, &r, &err), 0, &err);
 	tr_leafgrads_free(s.lg);
-	CHECK_RC(tr_leafgrads_new(&s.lg, tr_model_registry(s.m), s.be, &s.mesh, LEAVES, &err), 0,
+	CHECK_RC(tr_leafgrads_new(&s.lg, tr_model_registry(s.m), s.be, &s.mesh, NULL, LEAVES,
+				  &err), 0,
 		 &err);
 	for (int step = 0; step < 2; step++) {
 		for (int i = 0; i < LEAVES; i++) {

@@ -12,7 +12,7 @@ struct leafsum {
 	const struct tr_ranks *g;
 	int leaves;
 	void (*add)(float *, const float *, int64_t);
-	const int64_t *cut;             /* the share of rank r: items [cut[r], cut[r + 1]) */
+	const int64_t *from, *to;       /* the share of rank r: items [from[r], to[r]) */
 	/* The nodes of all ranks, for the share of the items that this rank adds up: the items of
 	 * node [from, end[from]) are at at[from]. */
 	int *end;
@@ -53,7 +53,7 @@ static float *complete(struct leafsum *s, int low, int n, int64_t items)
 
 static int64_t share(const struct leafsum *s, int r)
 {
-	return s->cut[r + 1] - s->cut[r];
+	return s->to[r] - s->from[r];
 }
 
 /* Sends each rank its share of node `round` of this rank, and receives this rank's share of node
@@ -67,14 +67,14 @@ static int send_nodes(struct leafsum *s, float *const *node, int round, float **
 		int low, end[TR_TREE_NODES_MAX], count = nodes_of(s, r, &low, end);
 		size_t bytes = r != me && round < have ? (size_t)share(s, r) * sizeof(float) : 0;
 
-		s->out[r] = (struct tr_piece){ bytes ? node[round] + s->cut[r] : NULL, bytes };
+		s->out[r] = (struct tr_piece){ bytes ? node[round] + s->from[r] : NULL, bytes };
 		s->in[r] = (struct tr_piece){ NULL, 0 };
 		if (round >= count)
 			continue;
 		low = round ? end[round - 1] : low;
 		s->end[low] = end[round];
 		if (r == me) {
-			s->at[low] = node[round] + s->cut[me];
+			s->at[low] = node[round] + s->from[me];
 			continue;
 		}
 		s->at[low] = *space;
@@ -90,9 +90,9 @@ static int send_sum(struct leafsum *s, float *to, struct tr_error *err)
 	int me = s->g->rank;
 
 	for (int r = 0; r < s->g->n; r++) {
-		s->in[r] = (struct tr_piece){ to + s->cut[r],
+		s->in[r] = (struct tr_piece){ to + s->from[r],
 					      (size_t)share(s, r) * sizeof(float) };
-		s->out[r] = (struct tr_piece){ to + s->cut[me],
+		s->out[r] = (struct tr_piece){ to + s->from[me],
 					       (size_t)share(s, me) * sizeof(float) };
 	}
 	s->in[me].bytes = s->out[me].bytes = 0;
@@ -102,7 +102,7 @@ static int send_sum(struct leafsum *s, float *to, struct tr_error *err)
 /* Adds up the share of this rank, in node[0]. */
 static int sum_share(struct leafsum *s, float *const *node, struct tr_error *err)
 {
-	float *space = s->received, *sum, *to = node[0] + s->cut[s->g->rank];
+	float *space = s->received, *sum, *to = node[0] + s->from[s->g->rank];
 	int64_t items = share(s, s->g->rank);
 	int rc = 0;
 
@@ -160,7 +160,8 @@ int tr_sum_leaves(const struct tr_ranks *g, int leaves, float *const *node, int6
 		tr_fail(err, TR_ENOMEM, "no memory for the shares of %d ranks", g->n);
 		return tr_ranks_abandon(g, err);
 	}
-	s.cut = cut;
+	s.from = cut;
+	s.to = cut + 1;
 	rc = prepare(&s, (n < BLOCK ? n : BLOCK) / g->n + 1, err);
 	for (int64_t at = 0; rc == 0 && at < n; at += BLOCK) {
 		for (int r = 0; r <= g->n; r++)
@@ -178,14 +179,30 @@ int tr_sum_leaves_share(const struct tr_ranks *g, int leaves, float *const *node
 			const int64_t *cut, void (*add)(float *y, const float *x, int64_t n),
 			struct tr_error *err)
 {
-	struct leafsum s = { .g = g, .leaves = leaves, .add = add, .cut = cut };
+	struct leafsum s = { .g = g, .leaves = leaves, .add = add };
+	int64_t *from, *to, most = 0, size = BLOCK / g->n + 1;
 	int rc;
 
 	if (g->n == 1)
 		return 0;       /* its one node is the sum */
-	rc = prepare(&s, share(&s, g->rank), err);
-	if (rc == 0)
+	from = calloc(2 * (size_t)g->n, sizeof(*from));
+	if (!from) {
+		tr_fail(err, TR_ENOMEM, "no memory for the shares of %d ranks", g->n);
+		return tr_ranks_abandon(g, err);
+	}
+	s.from = from;
+	s.to = to = from + g->n;
+	for (int r = 0; r < g->n; r++)
+		most = most > cut[r + 1] - cut[r] ? most : cut[r + 1] - cut[r];
+	rc = prepare(&s, most < size ? most : size, err);
+	for (int64_t at = 0; rc == 0 && at < most; at += size) {
+		for (int r = 0; r < g->n; r++) {
+			from[r] = cut[r] + at < cut[r + 1] ? cut[r] + at : cut[r + 1];
+			to[r] = from[r] + size < cut[r + 1] ? from[r] + size : cut[r + 1];
+		}
 		rc = sum_share(&s, node, err);
+	}
 	release(&s);
+	free(from);
 	return rc;
 }

@@ -17,7 +17,7 @@ void tr_leaves_of(const struct tr_ranks *g, int leaves, int *from, int *to);
 int tr_sum_leaves(const struct tr_ranks *g, int leaves, float *const *node, int64_t n,
 		  void (*add)(float *y, const float *x, int64_t n), struct tr_error *err);
 /* Does the same, but each rank gets only the sum of items [cut[rank], cut[rank + 1]), which are at
- * the same place in node[0]. cut has g->n + 1 entries and begins with 0. [collective] */
+ * the same place in node[0]. cut has g->n + 1 entries. [collective] */
 int tr_sum_leaves_share(const struct tr_ranks *g, int leaves, float *const *node,
 			const int64_t *cut, void (*add)(float *y, const float *x, int64_t n),
 			struct tr_error *err);

@@ -7,31 +7,50 @@
 #include "elementary.h"
 #include "sumtree.h"
 
-int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
-		     const struct tr_mesh *mesh, const float *grad, double *norm,
-		     struct tr_error *err)
+/* Returns the items of an area whose squares this rank adds up. A copy is at the beginning, and
+ * does not count. Parameters of which each rank of tp has all are at the end, and count on the
+ * first rank of tp only. Without shares, the ranks of dp have the same items, of which each takes a
+ * part. */
+static struct tr_span counted(const struct tr_registry *reg, const struct tr_mesh *mesh,
+			      const struct tr_shares *shares, int area)
 {
-	/* The ranks of dp share the items. A copy is at the beginning, and does not count.
-	 * Parameters of which each rank of tp has all are at the end, and count on the first rank
-	 * of tp only. */
-	int64_t items = (reg->pieces.from ? reg->norms : reg->weights) - reg->counted;
-	int64_t from = reg->counted + tr_cut(items, mesh->dp.n, mesh->dp.rank);
-	int64_t to = reg->counted + tr_cut(items, mesh->dp.n, mesh->dp.rank + 1);
-	int64_t sum[2] = { 0, 0 };
-	float most = isa->row.absmax(grad + from, to - from);
-	uint64_t bits = 0, sums[2];
-	int exponent, rc;
+	struct tr_span own = tr_shares_own(shares, reg, area);
+	int64_t end = reg->pieces.from ? reg->norms : reg->weights, items;
 
-	memcpy(&bits, &most, sizeof(most));
-	rc = tr_allreduce(mesh->all, &bits, 1, TR_MAX, err);
+	own.from = own.from > reg->counted ? own.from : reg->counted;
+	own.to = own.to < end ? own.to : end;
+	items = own.to > own.from ? own.to - own.from : 0;
+	if (shares)
+		return (struct tr_span){ own.from, own.from + items };
+	return (struct tr_span){ own.from + tr_cut(items, mesh->dp.n, mesh->dp.rank),
+				 own.from + tr_cut(items, mesh->dp.n, mesh->dp.rank + 1) };
+}
+
+int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
+		     const struct tr_mesh *mesh, const struct tr_shares *shares, const float *grad,
+		     double *norm, struct tr_error *err)
+{
+	const struct tr_span a = counted(reg, mesh, shares, 0), b = counted(reg, mesh, shares, 1);
+	int64_t sum[2] = { 0, 0 };
+	const float largest[2] = { isa->row.absmax(grad + a.from, a.to - a.from),
+				   isa->row.absmax(grad + b.from, b.to - b.from) };
+	uint64_t bits[2] = { 0, 0 }, sums[2];
+	int exponent, rc;
+	float most;
+
+	/* Without a sign, floats are in the order of their bits, and NaNs are last. */
+	memcpy(&bits[0], &largest[0], sizeof(*largest));
+	memcpy(&bits[1], &largest[1], sizeof(*largest));
+	rc = tr_allreduce(mesh->all, bits, 2, TR_MAX, err);
 	if (rc < 0)
 		return rc;
-	memcpy(&most, &bits, sizeof(most));
+	memcpy(&most, bits[0] > bits[1] ? &bits[0] : &bits[1], sizeof(most));
 	*norm = (double)most;
 	if (most == 0 || !isfinite(most))
 		return 0;
 	frexp((double)most, &exponent);
-	isa->row.squares(grad + from, to - from, ldexp(1, -exponent), sum);
+	isa->row.squares(grad + a.from, a.to - a.from, ldexp(1, -exponent), sum);
+	isa->row.squares(grad + b.from, b.to - b.from, ldexp(1, -exponent), sum);
 	memcpy(sums, sum, sizeof(sums));
 	rc = tr_allreduce(mesh->all, sums, 2, TR_SUM, err);
 	if (rc < 0)
@@ -55,13 +74,17 @@ int tr_adamw_update(struct tr_adamw *a, const struct tr_registry *reg, const str
 	for (int i = 0; i < reg->n; i++) {
 		const struct tr_param *p = &reg->param[i];
 		int rc = gate && p->tied_to < 0 ? gate->wait(gate->arg, i, err) : 0;
+		struct tr_span own;
+		int64_t at;
 
 		if (rc < 0)
 			return rc;
+		if (p->tied_to >= 0)
+			continue;
 		s.keep = p->decay ? (float)(1 - lr * a->decay) : 1.0f;
-		if (p->tied_to < 0)
-			isa->row.adamw(weights + p->offset, a->m + p->offset, a->v + p->offset,
-				       grad + p->offset, p->items, &s);
+		at = tr_shares_of(a->shares, p, &own);
+		isa->row.adamw(weights + own.from, a->m + at, a->v + at, grad + own.from,
+			       own.to - own.from, &s);
 	}
 	a->step++;
 	return 0;

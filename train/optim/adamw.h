@@ -5,10 +5,12 @@
 #include "backend.h"
 #include "rankmesh.h"
 #include "registry.h"
+#include "zeroshares.h"
 
 struct tr_adamw {
 	double beta1, beta2, eps, decay;
-	float *m, *v;                   /* moments, laid out as the weights are */
+	const struct tr_shares *shares; /* borrowed; NULL: this rank updates all items */
+	float *m, *v;                   /* moments of the items of this rank, in their order */
 	int64_t step;                   /* updates that were made */
 };
 /* Called before a parameter and its moments change: waits until no save reads their memory. */
@@ -18,11 +20,14 @@ struct tr_gate {
 };
 /* Sets *norm to the norm of the whole gradient. A weight that several ranks have counts once. The
  * squares are added as integers, so the result has the same bits in any order and on any number of
- * ranks. The norm is NaN or infinite if an item is. [collective] */
+ * ranks. The norm is NaN or infinite if an item is.
+ * shares  of tr_leafgrads_new. [collective] */
 int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
-		     const struct tr_mesh *mesh, const float *grad, double *norm,
-		     struct tr_error *err);
-/* Makes an update with learning rate lr and the gradients multiplied by scale.
+		     const struct tr_mesh *mesh, const struct tr_shares *shares, const float *grad,
+		     double *norm, struct tr_error *err);
+/* Makes an update of the items of this rank, with learning rate lr and the gradients multiplied by
+ * scale. When it has returned 0, the gates of all parameters have been called, so that the weights
+ * of other ranks may be received.
  * gate  NULL: no save can be in flight. */
 int tr_adamw_update(struct tr_adamw *a, const struct tr_registry *reg, const struct tr_isa *isa,
 		    float *weights, const float *grad, double lr, double scale,

@@ -15,6 +15,7 @@ struct tr_leafgrads {
 	const struct tr_registry *reg;
 	struct tr_backend *be;
 	const struct tr_mesh *mesh;
+	const struct tr_shares *shares;
 	int leaves, from, to;
 	/* In order of leaves: closed nodes, then leaves that are open. Each has a leaf at least, so
 	 * there are never more buffers than leaves of this rank. */
@@ -25,28 +26,34 @@ struct tr_leafgrads {
 	/* [2 * stages], and the gradient of the shared parameter in the other stage. */
 	struct tr_piece *pieces;
 	float *other;
+	int64_t *cut;                   /* [dp + 1]: of some of the items over the ranks of dp */
 	int done;                       /* the sum was made: the next leaf begins a step */
 };
 
 int tr_leafgrads_new(struct tr_leafgrads **lg, const struct tr_registry *reg,
-		     struct tr_backend *be, const struct tr_mesh *mesh, int leaves,
-		     struct tr_error *err)
+		     struct tr_backend *be, const struct tr_mesh *mesh,
+		     const struct tr_shares *shares, int leaves, struct tr_error *err)
 {
 	struct tr_leafgrads *g = calloc(1, sizeof(*g));
+	struct tr_span own = { 0, 0 };
 
 	if (!g)
 		return tr_fail(err, TR_ENOMEM, "no memory for gradients");
 	g->reg = reg;
 	g->be = be;
 	g->mesh = mesh;
+	g->shares = shares;
 	g->leaves = leaves;
 	tr_leaves_of(&mesh->dp, leaves, &g->from, &g->to);
 	g->node = calloc((size_t)(g->to - g->from), sizeof(*g->node));
 	g->spare = calloc((size_t)(g->to - g->from), sizeof(*g->spare));
 	g->pieces = calloc(2 * (size_t)mesh->pp.n, sizeof(*g->pieces));
+	g->cut = calloc((size_t)mesh->dp.n + 1, sizeof(*g->cut));
 	if (reg->shared >= 0)
-		g->other = be->alloc(be, (size_t)reg->param[reg->shared].items);
-	if (!g->node || !g->spare || !g->pieces || (reg->shared >= 0 && !g->other)) {
+		tr_shares_of(shares, &reg->param[reg->shared], &own);
+	if (reg->shared >= 0)
+		g->other = be->alloc(be, (size_t)(own.to - own.from));
+	if (!g->node || !g->spare || !g->pieces || !g->cut || (reg->shared >= 0 && !g->other)) {
 		tr_leafgrads_free(g);
 		return tr_fail(err, TR_ENOMEM, "no memory for gradients");
 	}
@@ -64,6 +71,7 @@ void tr_leafgrads_free(struct tr_leafgrads *lg)
 		lg->be->release(lg->be, lg->spare[i]);
 	lg->be->release(lg->be, lg->other);
 	free(lg->pieces);
+	free(lg->cut);
 	free(lg->node);
 	free(lg->spare);
 	free(lg);
@@ -164,6 +172,18 @@ static int reduce_norms(struct tr_leafgrads *lg, float *grad, struct tr_error *e
 			     lg->be->isa->row.add, err);
 }
 
+/* Returns whether this rank has a head that is tied to its embedding. */
+static int is_tied(const struct tr_registry *reg)
+{
+	return reg->head >= 0 && reg->param[reg->head].tied_to >= 0;
+}
+
+/* Returns how far the gradient of a tied head is behind that of the embedding. */
+static int64_t head_distance(const struct tr_registry *reg)
+{
+	return reg->param[reg->head].offset - reg->param[reg->embedding].offset;
+}
+
 /* Adds the gradient of the embedding and that of the head to each other. If the first and the last
  * stage of a pipeline have one each, they exchange them, and both get the sum. */
 static int add_tied(struct tr_leafgrads *lg, float *grad, struct tr_error *err)
@@ -172,24 +192,76 @@ static int add_tied(struct tr_leafgrads *lg, float *grad, struct tr_error *err)
 	const struct tr_ranks *pp = &lg->mesh->pp;
 	int peer = pp->rank ? 0 : pp->n - 1, rc;
 	struct tr_piece *out = lg->pieces, *in = out + pp->n;
+	struct tr_span own = { 0, 0 };
 
-	if (reg->head >= 0 && reg->param[reg->head].tied_to >= 0)
-		lg->be->add(lg->be, grad + reg->param[reg->param[reg->head].tied_to].offset,
-			    grad + reg->param[reg->head].offset, reg->param[reg->head].items);
+	if (is_tied(reg)) {
+		tr_shares_of(lg->shares, &reg->param[reg->embedding], &own);
+		lg->be->add(lg->be, grad + own.from, grad + own.from + head_distance(reg),
+			    own.to - own.from);
+	}
 	if (pp->n == 1)
 		return 0;
 	if (reg->shared >= 0) {
-		const struct tr_param *own = &reg->param[reg->shared];
-		size_t bytes = (size_t)own->items * sizeof(*grad);
+		size_t bytes;
 
-		out[peer] = (struct tr_piece){ grad + own->offset, bytes };
+		tr_shares_of(lg->shares, &reg->param[reg->shared], &own);
+		bytes = (size_t)(own.to - own.from) * sizeof(*grad);
+		out[peer] = (struct tr_piece){ grad + own.from, bytes };
 		in[peer] = (struct tr_piece){ lg->other, bytes };
 	}
 	rc = tr_exchange(pp, out, in, err);
 	if (rc == 0 && reg->shared >= 0)
-		lg->be->add(lg->be, grad + reg->param[reg->shared].offset, lg->other,
-			    reg->param[reg->shared].items);
+		lg->be->add(lg->be, grad + own.from, lg->other, own.to - own.from);
 	return rc;
+}
+
+/* Adds up the nodes over the leaves of all ranks, for those items of an area in [low, high) that
+ * each rank has. The gradients are `distance` items behind the weights. */
+static int sum_area(struct tr_leafgrads *lg, float *const *node, int area, int64_t low,
+		    int64_t high, int64_t distance, struct tr_error *err)
+{
+	const int64_t *cut = lg->shares->cut[area];
+
+	for (int r = 0; r <= lg->mesh->dp.n; r++)
+		lg->cut[r] = (cut[r] < low ? low : cut[r] > high ? high : cut[r]) + distance;
+	return tr_sum_leaves_share(&lg->mesh->dp, lg->leaves, node, lg->cut, lg->be->isa->row.add,
+				   err);
+}
+
+/* Does that for all items of each rank but the norms. */
+static int sum_shares(struct tr_leafgrads *lg, float *const *node, struct tr_error *err)
+{
+	const struct tr_registry *reg = lg->reg;
+	int64_t both = lg->shares->cut[0][lg->mesh->dp.n];
+	int rc = both ? sum_area(lg, node, 0, 0, both, 0, err) : 0;
+
+	if (rc == 0)
+		rc = sum_area(lg, node, 1, both, reg->norms, 0, err);
+	if (rc == 0 && is_tied(reg)) {
+		const struct tr_param *p = &reg->param[reg->embedding];
+
+		rc = sum_area(lg, node, 1, p->offset, p->offset + p->items, head_distance(reg),
+			      err);
+	}
+	return rc;
+}
+
+/* Adds up the nodes over the leaves of all ranks. With shares each rank gets the sums of its own
+ * items, and those of all norms, which are few. */
+static int sum_nodes(struct tr_leafgrads *lg, float *const *node, struct tr_error *err)
+{
+	const struct tr_registry *reg = lg->reg;
+	int64_t from = lg->shares ? reg->norms : 0;
+	int64_t to = lg->shares && is_tied(reg) ? reg->param[reg->head].offset : reg->gradients;
+	int rc = lg->shares ? sum_shares(lg, node, err) : 0;
+	float *part[TR_TREE_NODES_MAX];
+
+	if (rc < 0)
+		return rc;
+	for (int i = 0; i < lg->n; i++)
+		part[i] = node[i] + from;
+	return tr_sum_leaves(&lg->mesh->dp, lg->leaves, part, to - from, lg->be->isa->row.add,
+			     err);
 }
 
 int tr_leafgrads_reduce(struct tr_leafgrads *lg, float **grad, struct tr_error *err)
@@ -202,8 +274,7 @@ int tr_leafgrads_reduce(struct tr_leafgrads *lg, float **grad, struct tr_error *
 		return tr_fail(err, TR_EBUG, "the gradients of a step are not complete");
 	for (int i = 0; i < lg->n; i++)
 		node[i] = lg->node[i].grad;
-	rc = tr_sum_leaves(&lg->mesh->dp, lg->leaves, node, lg->reg->gradients,
-			   lg->be->isa->row.add, err);
+	rc = sum_nodes(lg, node, err);
 	if (rc == 0)
 		rc = reduce_norms(lg, node[0], err);
 	if (rc == 0)

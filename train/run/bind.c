@@ -377,14 +377,22 @@ const char *tr_store_found(const struct tr_store *s)
 
 /* ---- the state ---- */
 
+/* Adds the box of a parameter.
+ * own   which items of the flat buffer of weights this rank has of it
+ * data  the first of these */
 static int add_tensor(struct sheaf_state *state, const struct tr_param *p, const char *family,
-		      const char *suffix, float *data, struct sheaf_error *err)
+		      const char *suffix, const struct tr_span *own, float *data,
+		      struct sheaf_error *err)
 {
 	char name[160];
 	struct sheaf_slice slice = { .size = sizeof(slice), .family = family, .name = name,
-				     .dtype = SHEAF_F32, .ndim = p->ndim,
-				     .data = data + p->offset };
+				     .dtype = SHEAF_F32, .ndim = p->ndim, .data = data };
 
+	if (own->to - own->from < p->items) {
+		slice.flags = SHEAF_SLICE_FLAT;
+		slice.flat_start = own->from - p->offset;
+		slice.flat_count = own->to - own->from;
+	}
 	snprintf(name, sizeof(name), "%s%s", p->name, suffix);
 	for (int d = 0; d < p->ndim; d++) {
 		slice.shape[d] = p->shape[d];
@@ -408,12 +416,14 @@ int tr_store_describe(struct tr_store *s, struct tr_trainer *t, struct tr_error 
 	for (int i = 0; i < reg->n * KINDS; i++) {
 		const struct tr_param *p = &reg->param[i / KINDS];
 		int kind = i % KINDS;
+		struct tr_span own;
+		int64_t at = tr_shares_of(kind ? t->adamw.shares : NULL, p, &own);
 
 		s->slice[i] = -1;
-		if (p->tied_to >= 0)
+		if (p->tied_to >= 0 || own.from == own.to)
 			continue;
 		s->slice[i] = add_tensor(s->state, p, kind ? "optimizer" : "model", suffix[kind],
-					 data[kind], &e);
+					 &own, data[kind] + at, &e);
 		if (s->slice[i] < 0)
 			return pass(err, &e, s->slice[i]);
 	}
@@ -442,10 +452,15 @@ int tr_store_import(struct tr_store *s, struct tr_trainer *t, const char *dir,
 	struct sheaf_error e;
 	int rc = sheaf_checkpoint_open_path(&from, dir, s->group, &opts, &e);
 
-	for (int i = 0; i < reg->n; i++)
-		if (reg->param[i].tied_to < 0)
-			add_tensor(state, &reg->param[i], "model", "", tr_model_weights(t->model),
+	for (int i = 0; i < reg->n; i++) {
+		const struct tr_param *p = &reg->param[i];
+		struct tr_span all;
+		int64_t at = tr_shares_of(NULL, p, &all);
+
+		if (p->tied_to < 0)
+			add_tensor(state, p, "model", "", &all, tr_model_weights(t->model) + at,
 				   NULL);
+	}
 	if (rc == 0)
 		rc = sheaf_checkpoint_load(from, state, SHEAF_LOAD_CONVERT, NULL, &e);
 	rc = pass(err, &e, rc);

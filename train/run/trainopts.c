@@ -52,6 +52,10 @@ static const struct option table[] = {
 	  "with schedule interleaved: parts of the model that a stage has" },
 	{ "stages", COUNTS, 0, AT(stages), 1, 65536, NULL, NULL,
 	  "layers of each part of the model, such as 3,2,3; by default as many in each" },
+	{ "zero", INTEGER, 0, AT(zero), 0, 1, "0", NULL,
+	  "1: each rank of dp has a share of the moments, and updates its share of the weights" },
+	{ "zero-form", CHOICE, 0, AT(zero_form), 0, 0, "tensor", "tensor|flat",
+	  "with zero: shares of whole parameters, or equal ones that cut parameters" },
 	{ "batch", INTEGER, COMPUTES | NEEDED, AT(batch), 1, 1 << 24, NULL, NULL,
 	  "samples in a step, over all ranks" },
 	{ "micro-batch", INTEGER, 0, AT(micro_batch), 1, 1 << 24, NULL, NULL,
@@ -554,6 +558,9 @@ int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
 	rc = check_layout(o, ranks, err);
 	if (rc < 0)
 		return rc;
+	if (o->zero_form && !o->zero)
+		return tr_fail(err, TR_EINVAL, "zero-form flat is for zero 1, and zero is 0; use "
+			       "zero 1, or leave zero-form out");
 	if (o->eval_every && !o->eval_data)
 		return tr_fail(err, TR_EINVAL, "eval-every %" PRId64 " needs data, and eval-data "
 			       "is not set; set it, or leave eval-every out", o->eval_every);

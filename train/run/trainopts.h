@@ -22,10 +22,10 @@ struct tr_counts {
 
 struct tr_opts {
 	char *run, *model, *data, *eval_data, *resume;  /* owned, as all strings */
-	int64_t init, decay, dtype, trace, schedule; /* the number of the choice */
+	int64_t init, decay, dtype, trace, schedule, zero_form; /* the number of the choice */
 	char *isa;
 	int64_t seed, batch, micro_batch, seq, steps, epochs, warmup, eval_every,
-		save_every, keep_last, timeout_ms, chunks;
+		save_every, keep_last, timeout_ms, chunks, zero;
 	int64_t shuffle, rewind, sp, document_attention; /* 0 or 1 */
 	struct tr_axes mesh, virtual;           /* 0: not set */
 	struct tr_counts stages;

@@ -47,6 +47,16 @@ static int plan_work(struct tr_trainer *t, const struct tr_model_config *c, stru
 	return 0;
 }
 
+static int make_moments(struct tr_trainer *t, const struct tr_registry *reg, struct tr_error *err)
+{
+	size_t items = (size_t)tr_shares_items(t->adamw.shares, reg);
+
+	t->adamw.m = t->be->alloc(t->be, items);
+	t->adamw.v = t->be->alloc(t->be, items);
+	return t->adamw.m && t->adamw.v ? 0 :
+		tr_fail(err, TR_ENOMEM, "no memory for the moments of the optimizer");
+}
+
 int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
 		    int64_t seq_max, struct tr_error *err)
 {
@@ -61,12 +71,15 @@ int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64
 		return rc;
 	}
 	reg = tr_model_registry(t->model);
-	t->adamw.m = t->be->alloc(t->be, (size_t)reg->weights);
-	t->adamw.v = t->be->alloc(t->be, (size_t)reg->weights);
-	if (!t->adamw.m || !t->adamw.v)
-		rc = tr_fail(err, TR_ENOMEM, "no memory for the moments of the optimizer");
+	if (t->zero && t->mesh->dp.n > 1) {
+		t->adamw.shares = &t->shares;
+		rc = tr_shares_make(&t->shares, reg, &t->mesh->dp, t->zero_form, err);
+	}
 	if (rc == 0)
-		rc = tr_leafgrads_new(&t->grads, reg, t->be, t->mesh, t->leaves, err);
+		rc = make_moments(t, reg, err);
+	if (rc == 0)
+		rc = tr_leafgrads_new(&t->grads, reg, t->be, t->mesh, t->adamw.shares, t->leaves,
+				      err);
 	if (rc < 0)
 		tr_trainer_release(t);
 	return rc;
@@ -81,6 +94,8 @@ void tr_trainer_release(struct tr_trainer *t)
 		t->be->release(t->be, t->adamw.v);
 	}
 	t->adamw.m = t->adamw.v = NULL;
+	t->adamw.shares = NULL;
+	tr_shares_release(&t->shares);
 	tr_model_free(t->model);
 	t->model = NULL;
 	free(t->work);
@@ -95,8 +110,8 @@ int tr_trainer_reduce(struct tr_trainer *t, double *norm, struct tr_error *err)
 
 	if (rc < 0)
 		return rc;
-	return tr_gradient_norm(tr_model_registry(t->model), t->be->isa, t->mesh, t->grad, norm,
-				err);
+	return tr_gradient_norm(tr_model_registry(t->model), t->be->isa, t->mesh, t->adamw.shares,
+				t->grad, norm, err);
 }
 
 int tr_trainer_update(struct tr_trainer *t, double norm, const struct tr_gate *gate, double *lr,
@@ -109,6 +124,11 @@ int tr_trainer_update(struct tr_trainer *t, double norm, const struct tr_gate *g
 	*lr = tr_schedule_lr(&t->schedule, t->step);
 	rc = tr_adamw_update(&t->adamw, tr_model_registry(t->model), t->be->isa,
 			     tr_model_weights(t->model), t->grad, *lr, scale, gate, err);
+	/* A rank whose gate has failed must not receive weights: the save may still read them. */
+	if (t->adamw.shares)
+		rc = tr_agree(&t->mesh->dp, rc, err);
+	if (rc == 0 && t->adamw.shares)
+		rc = tr_shares_gather(t->adamw.shares, tr_model_weights(t->model), err);
 	if (rc == 0)
 		t->step++;
 	return rc;

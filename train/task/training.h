@@ -21,6 +21,9 @@ struct tr_trainer {
 	double clip;                    /* of the norm of the gradient; 0: off */
 	int leaves, pieces;             /* V and W of train/README.md: dp and tp divide them */
 	int sp;                         /* 1: sequence parallelism */
+	int zero;                       /* 1: each rank of dp updates a share of the weights */
+	enum tr_zero_form zero_form;
+	struct tr_shares shares;        /* owned; made if zero is 1 and dp has several ranks */
 	struct tr_pipe pipe;
 	const int64_t *layers;          /* of each part of the model; NULL: as many in each */
 	struct tr_parts parts;          /* of this rank; owned, as the next one */
@@ -29,15 +32,17 @@ struct tr_trainer {
 	float *grad;                    /* of this step, after tr_trainer_reduce */
 };
 /* Makes the model, the moments and the gradient buffers. The caller has zeroed the trainer, and set
- * mesh, be, adamw (without the moments), schedule, clip, leaves, pieces and sp; order, chunks and
- * micros of pipe, of which 0 chunks or micros are 1; and layers, or none.
+ * mesh, be, adamw (without the moments and shares), schedule, clip, leaves, pieces, sp, zero and
+ * zero_form; order, chunks and micros of pipe, of which 0 chunks or micros are 1; and layers, or
+ * none.
  * seqs_max, seq_max  as of tr_model_new. */
 int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
 		    int64_t seq_max, struct tr_error *err);
 void tr_trainer_release(struct tr_trainer *t);
 /* Adds up the gradients of all ranks, and computes their norm. [collective] */
 int tr_trainer_reduce(struct tr_trainer *t, double *norm, struct tr_error *err);
-/* Clips the gradients, updates the weights, and counts the step. *lr receives its learning rate. */
+/* Clips the gradients, updates the weights, and counts the step. *lr receives its learning rate.
+ * [collective] with zero */
 int tr_trainer_update(struct tr_trainer *t, double norm, const struct tr_gate *gate, double *lr,
 		      struct tr_error *err);
 /* Sets *hash to the hash of all weights. [collective] */

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "zeroshares.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* Returns the beginning or the end of a parameter, or of the buffer, that is nearest to an item. */
+static int64_t nearest_end(const struct tr_registry *reg, int64_t item)
+{
+	int64_t best = reg->weights;
+
+	for (int i = 0; i < reg->n; i++) {
+		const struct tr_param *p = &reg->param[i];
+
+		if (p->tied_to < 0 && llabs(p->offset - item) < llabs(best - item))
+			best = p->offset;
+	}
+	return best;
+}
+
+/* Cuts the areas [0, both) and [both, weights). In form tensor rank 0 has the first of them. */
+static void cut_areas(struct tr_shares *s, const struct tr_registry *reg, int64_t both,
+		      enum tr_zero_form form)
+{
+	int64_t rest = reg->weights - both;
+
+	for (int r = 0; r <= s->dp->n; r++) {
+		int64_t end = r && r < s->dp->n ?
+			nearest_end(reg, tr_cut(reg->weights, s->dp->n, r)) :
+			tr_cut(reg->weights, s->dp->n, r);
+
+		s->cut[0][r] = form == TR_ZERO_FLAT ? tr_cut(both, s->dp->n, r) : r ? both : 0;
+		s->cut[1][r] = form == TR_ZERO_FLAT ? both + tr_cut(rest, s->dp->n, r) :
+			end > both ? end : both;
+	}
+}
+
+int tr_shares_make(struct tr_shares *s, const struct tr_registry *reg, const struct tr_ranks *dp,
+		   enum tr_zero_form form, struct tr_error *err)
+{
+	size_t n = (size_t)dp->n;
+	int64_t both = reg->shared >= 0 ? reg->param[reg->shared].items : 0;
+
+	assert(!both || reg->param[reg->shared].offset == 0);
+	*s = (struct tr_shares){ .dp = dp };
+	s->cut[0] = calloc(2 * (n + 1), sizeof(*s->cut[0]));
+	s->pieces = calloc(2 * n, sizeof(*s->pieces));
+	if (!s->cut[0] || !s->pieces) {
+		tr_shares_release(s);
+		return tr_fail(err, TR_ENOMEM, "no memory for the shares of %d ranks", dp->n);
+	}
+	s->cut[1] = s->cut[0] + n + 1;
+	cut_areas(s, reg, both, form);
+	return 0;
+}
+
+void tr_shares_release(struct tr_shares *s)
+{
+	free(s->cut[0]);
+	free(s->pieces);
+	*s = (struct tr_shares){ .dp = NULL };
+}
+
+int tr_shares_gather(const struct tr_shares *s, float *weights, struct tr_error *err)
+{
+	struct tr_piece *out = s->pieces, *in = out + s->dp->n;
+	int me = s->dp->rank, rc = 0;
+
+	for (int area = 0; rc == 0 && area < 2; area++) {
+		const int64_t *cut = s->cut[area];
+
+		if (cut[0] == cut[s->dp->n])
+			continue;
+		for (int r = 0; r < s->dp->n; r++) {
+			in[r] = (struct tr_piece){ weights + cut[r],
+				(size_t)(cut[r + 1] - cut[r]) * sizeof(*weights) };
+			out[r] = (struct tr_piece){ weights + cut[me],
+				(size_t)(cut[me + 1] - cut[me]) * sizeof(*weights) };
+		}
+		in[me].bytes = out[me].bytes = 0;
+		rc = tr_exchange(s->dp, out, in, err);
+	}
+	return rc;
+}
+
+int64_t tr_shares_items(const struct tr_shares *s, const struct tr_registry *reg)
+{
+	int64_t items = 0;
+
+	for (int area = 0; area < 2; area++) {
+		struct tr_span own = tr_shares_own(s, reg, area);
+
+		items += own.to - own.from;
+	}
+	return items;
+}
+
+struct tr_span tr_shares_own(const struct tr_shares *s, const struct tr_registry *reg, int area)
+{
+	if (!s)
+		return (struct tr_span){ area ? reg->weights : 0, reg->weights };
+	return (struct tr_span){ s->cut[area][s->dp->rank], s->cut[area][s->dp->rank + 1] };
+}
+
+int64_t tr_shares_of(const struct tr_shares *s, const struct tr_param *p, struct tr_span *own)
+{
+	int64_t before = 0;             /* moments of the first area, which come first */
+	int me, area;
+
+	*own = (struct tr_span){ p->offset, p->offset + p->items };
+	if (!s)
+		return p->offset;
+	me = s->dp->rank;
+	area = p->offset >= s->cut[0][s->dp->n];
+	if (own->from < s->cut[area][me])
+		own->from = s->cut[area][me];
+	if (own->to > s->cut[area][me + 1])
+		own->to = s->cut[area][me + 1];
+	if (own->to <= own->from) {
+		own->to = own->from;
+		return 0;
+	}
+	if (area)
+		before = s->cut[0][me + 1] - s->cut[0][me];
+	return before + own->from - s->cut[area][me];
+}
