@@ -296,6 +296,7 @@ def refused(w):
              ("stages has 6 layers", "model train/models/t0.json has 5")),
             (2, ["--mesh", "pp=2", "--schedule", "interleaved", "--chunks", 3],
              ("mesh pp=2 with chunks 3", "5 layers of model")),
+            (1, ["--zero-form", "flat"], ("zero-form flat", "zero is 0")),
             (1, ["--sp"], ("sp", "mesh has tp=1"))):
         job = w.train(ranks, "refused", *args)
         w.claims.check(job.status == 2 and all(x in job.err for x in words) and
@@ -305,14 +306,15 @@ def refused(w):
 
 def kill(w, want, seed):
     """Kills jobs at a drawn moment. The next job, in another layout, resumes, until all steps are
-    done."""
+    done. All of them set ZeRO 1; where dp is 1, it is the same as 0."""
     rng = random.Random(seed)
     meshes = ["tp=2", "dp=2,pp=2", "pp=3", "dp=2,tp=2", "dp=1", "tp=2,pp=2", "dp=3", "pp=2"]
     steps, kills = {}, 0
     for mesh in meshes:
         ranks = math.prod(int(axis[3:]) for axis in mesh.split(","))
         process = subprocess.Popen(command(w.program, w.mpirun, ranks, w.config, "--run",
-                                           w.run("killed"), "--save-every", "1", "--mesh", mesh),
+                                           w.run("killed"), "--save-every", "1", "--mesh", mesh,
+                                           "--zero", "1", "--zero-form", "flat"),
                                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                                    start_new_session=True, cwd=ROOT)
         out = ""
