@@ -368,26 +368,36 @@ TEST(a_rank_waits_while_more_messages_are_under_way_than_it_wants)
 	CHECK_INT(w[0].rc, TR_ELOST);
 }
 
-/* Rank 1 of 3 has no share. */
-static void *sum_a_share(void *arg)
+/* Of three ranks, rank 1 has no share, and rank 2 has almost all. */
+static void sum_shares(struct worker *w, int64_t items)
 {
-	static const int64_t cut[] = { 0, 5, 5, 12 };
-	struct worker *w = arg;
-	float *node[2], all[12];
+	const int64_t cut[] = { 0, 5, 5, items };
+	float *node[2], *all = malloc((size_t)items * sizeof(float));
 
 	for (int i = 0; i < 2; i++) {
-		node[i] = malloc(12 * sizeof(float));
-		draw_leaf(node[i], w->g.rank * 2 + i, 12);
+		node[i] = malloc((size_t)items * sizeof(float));
+		draw_leaf(node[i], w->g.rank * 2 + i, items);
 	}
 	/* The tree over 6 leaves has one node for each of the three ranks. */
-	add(node[0], node[1], 12);
-	sum_plainly(all, 0, 6, 12);
+	add(node[0], node[1], items);
+	sum_plainly(all, 0, 6, items);
 	w->rc = tr_sum_leaves_share(&w->g, 6, node, cut, add, &w->err);
 	if (w->rc == 0 && memcmp(node[0] + cut[w->g.rank], all + cut[w->g.rank],
 				 (size_t)(cut[w->g.rank + 1] - cut[w->g.rank]) * sizeof(float)))
 		w->rc = 1;
 	free(node[0]);
 	free(node[1]);
+	free(all);
+}
+
+/* The second time rank 2 gets its share in two blocks. */
+static void *sum_a_share(void *arg)
+{
+	struct worker *w = arg;
+
+	sum_shares(w, 12);
+	if (w->rc == 0)
+		sum_shares(w, 360000);
 	return NULL;
 }
 
