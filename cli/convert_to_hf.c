@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf convert: any checkpoint, written as a Hugging Face directory. */
+/* sheaf convert and sheaf export: any checkpoint, written in a format of other software. */
 #include "cli.h"
 
 #include <dirent.h>
@@ -9,6 +9,13 @@
 #include "workload.h"
 
 #define NAMES_SAID 10           /* most names of files that were not copied */
+
+static bool is_to_hf(const struct cli_args *a)
+{
+	const char *format = cli_value(a, "format");
+
+	return !format || strcmp(format, "hf") == 0;
+}
 
 static int answer(const struct cli_args *a, const char *dst, const struct sheaf_report *r,
                   double seconds)
@@ -25,7 +32,7 @@ static int answer(const struct cli_args *a, const char *dst, const struct sheaf_
 		       (unsigned long long)r->loaded, wl_size(size, r->bytes),
 		       (unsigned long long)r->files);
 	/* Without a configuration transformers cannot know which model this is. */
-	if (!cli_has(dst, "config.json") && !cli_has(dst, "adapter_config.json"))
+	if (is_to_hf(a) && !cli_has(dst, "config.json") && !cli_has(dst, "adapter_config.json"))
 		fprintf(stderr, "sheaf: %s: has no config.json, because none lies beside the "
 		        "source; transformers needs one\n", dst);
 	return 0;
@@ -77,8 +84,38 @@ static void say_left_out(const char *src, const char *dst)
 		closedir(d);
 }
 
+/* Refuses options that do not go together. */
+static int check_options(const struct cli_args *a)
+{
+	static const char *const alone[] = { "family", "prefix", "dtype" };
+	const char *format = cli_value(a, "format");
+	char hint[80];
+
+	if (format && strcmp(format, "hf") && strcmp(format, "torch"))
+		return cli_usage(a, "--format", "no such format", "hf, torch");
+	if (cli_flag(a, "max-shard-size") && format && strcmp(format, "torch") == 0) {
+		snprintf(hint, sizeof(hint), "--format %s makes one file", format);
+		return cli_usage(a, "--max-shard-size", "does not go with --format", hint);
+	}
+	if (cli_flag(a, "all") && is_to_hf(a))
+		return cli_usage(a, "--all", "does not go with --format hf",
+		                 "a Hugging Face directory has one family");
+	for (size_t i = 0; cli_flag(a, "all") && i < sizeof(alone) / sizeof(alone[0]); i++)
+		if (cli_flag(a, alone[i])) {
+			snprintf(hint, sizeof(hint), "--%s is for one family", alone[i]);
+			return cli_usage(a, "--all", "does not go with another option", hint);
+		}
+	return 0;
+}
+
 static int options(const struct cli_args *a, struct sheaf_export *how)
 {
+	int rc = check_options(a);
+
+	if (rc)
+		return rc;
+	how->format = cli_value(a, "format");
+	how->all_families = cli_flag(a, "all");
 	how->family = cli_value(a, "family");
 	how->prefix = cli_value(a, "map") ? NULL : cli_value(a, "prefix");
 	return cli_writing_options(a, &how->dtype, &how->file_bytes_max, &how->memory_bytes);
@@ -100,7 +137,7 @@ static int run(const struct cli_args *a)
 	rc = cli_step_open(&s, a, a->pos[0], false);
 	if (rc)
 		return rc;
-	rc = cli_step_map(&s, a, how.family ? how.family : "model");
+	rc = cli_step_map(&s, a, how.all_families ? NULL : how.family ? how.family : "model");
 	if (rc) {
 		cli_step_close(&s);
 		return rc;
@@ -111,14 +148,16 @@ static int run(const struct cli_args *a)
 	rc = rc < 0 ? cli_error(a, rc, rc == SHEAF_EEXIST ? dst : a->pos[0], err.msg,
 	                        cli_hint_for(&err, hint))
 	            : answer(a, dst, &report, p.seconds);
-	if (rc == 0 && s.place.kind == CLI_DIR && !cli_has(a->pos[0], "sheaf.json"))
+	if (rc == 0 && is_to_hf(a) && s.place.kind == CLI_DIR && !cli_has(a->pos[0], "sheaf.json"))
 		say_left_out(a->pos[0], dst);
 	cli_step_close(&s);
 	return rc;
 }
 
 static const struct cli_opt opts[] = {
+	{ "format", "FORMAT", "hf or torch (hf)" },
 	{ "family", "F", "the family to write as the model (model)" },
+	{ "all", NULL, "write all families, each as a dictionary of its own" },
 	{ "prefix", "TEXT", "write only tensors whose names begin with TEXT, and remove it" },
 	{ "map", "MAP", "map names and shapes: a file, or a map that comes with sheaf" },
 	{ "to", "SIDE", "the side of the map that is made (the right one)" },
@@ -131,22 +170,27 @@ static const struct cli_opt opts[] = {
 };
 const struct cli_verb cli_convert = {
 	.name = "convert",
-	.brief = "write any checkpoint as a Hugging Face directory",
-	.synopsis = "sheaf convert SRC DST [--family F] [--prefix TEXT] [--dtype TYPE]\n"
+	.brief = "write any checkpoint in a format of other software",
+	.synopsis = "sheaf convert SRC DST [--format FORMAT] [--family F | --all]\n"
+		    "                     [--prefix TEXT] [--dtype TYPE]\n"
 		    "                     [--map MAP [--to SIDE] [--set NAME=N,...]\n"
 		    "                      [--config FILE]]\n"
 		    "                     [--max-shard-size BYTES] [--mem BYTES] [--json]",
 	.text = "Writes SRC, a step of a run or a checkpoint of another program (see sheaf help\n"
-		"show), as the new directory DST: model.safetensors, or several files and an\n"
-		"index, with copies of config.json, the tokenizer and similar files beside SRC.\n"
-		"Files and folders that are not copied are listed.\n"
+		"show), as the new directory or file DST. FORMAT is one of:\n"
+		"  hf     a Hugging Face directory: model.safetensors, or several files and an\n"
+		"         index, with copies of config.json, the tokenizer and similar files\n"
+		"         beside SRC; files and folders that are not copied are listed\n"
+		"  torch  one file for torch.load, with a dictionary from names to tensors;\n"
+		"         with --all, one from families to dictionaries\n"
 		"Nothing in SRC is executed. No tensor is in memory as a whole: memory is used\n"
 		"for the buffers and the list of tensors only.\n\n"
 		"The checksums of SRC are compared if it has any, and all files are read back\n"
-		"from the disk and compared. The files are written in DST.partial, which is\n"
-		"renamed when all of it is durable. If SRC has no checksums and was changed\n"
-		"meanwhile, DST does not appear. If the command was killed, run it again:\n"
-		"finished files are compared with SRC, and written again only if they differ.\n\n"
+		"from the disk and compared. The files are written in DST.partial. It, or the\n"
+		"one file in it, is renamed when all of it is durable. If SRC has no checksums\n"
+		"and was changed meanwhile, DST does not appear. If the command was killed, run\n"
+		"it again: finished files are compared with SRC, and written again only if they\n"
+		"differ.\n\n"
 		"With --map the tensors get the names and the shapes that another program gives\n"
 		"them: they are renamed, divided, joined, transposed and so on while they are\n"
 		"written. A map is a text, see doc/mapping.md. It must take every tensor of\n"
@@ -157,10 +201,33 @@ const struct cli_verb cli_convert = {
 	.examples = "  sheaf convert runs/gpt@1000 gpt-1000-bf16 --dtype BF16\n"
 		    "  sheaf convert checkpoint.pt hf --prefix model.\n"
 		    "  sheaf convert runs/gpt@latest averages --family ema\n"
-		    "  sheaf convert qwen2-hf qwen2-paddle --map qwen2-hf-paddle",
+		    "  sheaf convert qwen2-hf qwen2-paddle --map qwen2-hf-paddle\n"
+		    "  sheaf convert runs/gpt@1000 gpt.pt --format torch --all",
 	.opts = opts,
 	.pos_min = 2,
 	.pos_max = 2,
 	.pos_names = "SRC DST",
+	.run = run,
+};
+const struct cli_verb cli_export = {
+	.name = "export",
+	.brief = "write a step in a format of other software",
+	.synopsis = "sheaf export RUN@STEP DST [--format FORMAT] [--family F | --all]\n"
+		    "                    [--prefix TEXT] [--dtype TYPE]\n"
+		    "                    [--map MAP [--to SIDE] [--set NAME=N,...]\n"
+		    "                     [--config FILE]]\n"
+		    "                    [--max-shard-size BYTES] [--mem BYTES] [--json]",
+	.text = "Does what sheaf convert does, under the name of the opposite of sheaf import.\n"
+		"sheaf help convert lists the formats, and says how DST is written.\n\n"
+		"With --json one line: {to, files, tensors, bytes, written, seconds}.",
+	.exits = "  0  DST is written\n"
+		 "  1  the step is damaged, has no such tensors, or DST exists\n"
+		 "  2  no such step, wrong arguments, or a disk failed",
+	.examples = "  sheaf export runs/gpt@1000 gpt-1000\n"
+		    "  sheaf export runs/gpt@latest gpt.pt --format torch",
+	.opts = opts,
+	.pos_min = 2,
+	.pos_max = 2,
+	.pos_names = "RUN@STEP DST",
 	.run = run,
 };

@@ -25,7 +25,7 @@ _sheaf()
 	done
 	if [[ -z $verb ]]; then
 		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind aside copy
-			convert import recover agent stats bench help --help --version' -- "$word"))
+			convert export import recover agent stats bench help --help --version' -- "$word"))
 		return
 	fi
 	case $before in
@@ -38,6 +38,9 @@ _sheaf()
 	--dtype)
 		COMPREPLY=($(compgen -W 'F32 F16 BF16 F64 F8_E4M3 F8_E5M2' -- "$word"))
 		return ;;
+	--format)
+		COMPREPLY=($(compgen -W 'hf torch' -- "$word"))
+		return ;;
 	--zero)
 		COMPREPLY=($(compgen -W '0 1 2 3' -- "$word"))
 		return ;;
@@ -46,7 +49,7 @@ _sheaf()
 	case $verb in
 	help)
 		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind aside copy
-			convert import recover agent stats bench' -- "$word"))
+			convert export import recover agent stats bench' -- "$word"))
 		return ;;
 	ls) options+=' --socket' ;;
 	aside) options+=' --restore --delete --timeout-ms' ;;
@@ -61,7 +64,8 @@ _sheaf()
 		[[ $before == *@* && $before != @ || ${COMP_WORDS[COMP_CWORD-2]-} == @ ]] &&
 			options='keep bad none' ;;
 	rewind) options+=' --timeout-ms' ;;
-	convert) options+=' --family --prefix --dtype --map --to --set --config --max-shard-size --mem' ;;
+	convert) options+=' --format --all --family --prefix --dtype --map --to --set --config --max-shard-size --mem' ;;
+	export) options+=' --format --all --family --prefix --dtype --map --to --set --config --max-shard-size --mem' ;;
 	import) options+=' --family --as --prefix --dtype --map --to --set --config --max-shard-size --mem' ;;
 	recover) options+=' --apply --salvage --timeout-ms' ;;
 	agent) options+=' --detach --socket --memory-max --steps --idle --folder --hook --no-flush --grace --status --flush

@@ -291,22 +291,32 @@ struct sheaf_export {
 	 * with EFAILED. */
 	int (*progress)(void *arg, uint64_t done, uint64_t total);
 	void *arg;                      /* passed to progress */
+	/* What is written; NULL: "hf".
+	 * - "hf": a directory that Hugging Face software opens: model.safetensors, or several files
+	 *   and an index, and the attached files. If another program wrote the checkpoint,
+	 *   config.json, the tokenizer and similar files are copied from its directory.
+	 * - "torch": one file that torch.load(weights_only=True) opens, with the dictionary of a
+	 *   model's state. file_bytes_max must be 0. */
+	const char *format;
+	int32_t all_families;           /* not 0: all families are written, each as a dictionary of
+	                                 * its own under its name. family, prefix and dtype must be
+	                                 * NULL and 0 unless there is only one, and the format must
+	                                 * not be "hf" */
 };
-/* Writes a family of a checkpoint, of Sheaf or of another program, as a new directory that
- * Hugging Face software opens: model.safetensors, or several files and an index, and the attached
- * files. If another program wrote the checkpoint, config.json, the tokenizer and similar files are
- * copied from its directory. This process does all the work alone. Blocks are compared with their
- * checksums if there are any, and everything that was written is read back and compared.
+/* Writes a family of a checkpoint, of Sheaf or of another program, in a format that other software
+ * opens, as a new directory or file. This process does all the work alone. Blocks are compared with
+ * their checksums if there are any, and everything that was written is read back and compared.
  *
- * The files are written in <dir>.partial, which is renamed when all of it is durable. If the call
- * fails or is interrupted, <dir>.partial stays, and the next call for the same dir continues from
- * it: finished files in it are compared with the checkpoint, and written again only if they differ.
+ * The files are written in <dir>.partial, which is renamed when all of it is durable; if the format
+ * has one file, that is renamed. If the call fails or is interrupted, <dir>.partial stays, and the
+ * next call for the same dir continues from it: finished files in it are compared with the
+ * checkpoint, and written again only if they differ.
  * step    the checkpoint.
- * dir     the directory, which must not exist. Its parent directory must.
+ * dir     the directory or file, which must not exist. Its parent directory must.
  * how     the options; NULL: defaults.
  * report  receives files, loaded (the number of tensors), bytes, and held, the number of bytes that
  *         this call wrote. May be NULL.
- * EEXIST: the directory exists, or <dir>.partial was not left by this call.
+ * EEXIST: <dir> exists, or <dir>.partial was not left by this call.
  * ELAYOUT: the checkpoint has no such family, no tensor whose name begins with how->prefix, or no
  *         tensor that can be read, such as a pickled model.
  * ECORRUPT: the checkpoint is damaged.
@@ -318,12 +328,14 @@ struct sheaf_export {
  *   SHEAF_LATEST again.
  * EBUSY: another process is writing <dir>.partial.
  * EFAILED: how->progress ended it.
- * EINDOUBT: the directory exists, but after a power cut it may have its former name,
- *         <dir>.partial.
+ * EINDOUBT: <dir> exists, but after a power cut it may have its former name, which is <dir>.partial
+ *         or lies in it.
  * EINVAL: one of these:
  * - Several ranks opened the checkpoint together, or it is spread over the memory of several nodes.
- * - A tensor has a name or a number of dimensions that Sheaf does not write.
+ * - A tensor has a name or a number of dimensions that Sheaf does not write, or a type that the
+ *   format does not have.
  * - how->dtype is no type of floating-point numbers that Sheaf converts to.
+ * - There is no such format, or an option does not go with it.
  * [local] */
 int  sheaf_checkpoint_export(struct sheaf_checkpoint *step, const char *dir,
                              const struct sheaf_export *how, struct sheaf_report *report,

@@ -5,6 +5,7 @@
 #include "entry.h"
 #include "err.h"
 #include "export.h"
+#include "export_format.h"
 #include "export_hf.h"
 #include "import_step.h"
 #include "foreign_dir.h"
@@ -497,6 +498,35 @@ static int export_defaults(struct shf_export_opts *o, struct sheaf_error *err)
 	return 0;
 }
 
+/* Finds the format, and checks that the options go with it. */
+static int export_format_take(struct shf_export_opts *o, const struct sheaf_export *in,
+                              struct sheaf_error *err)
+{
+	const char *name = in->format ? in->format : "hf";
+	struct shf_buf all = SHF_BUF_INIT;
+	int rc = 0;
+
+	o->format = shf_export_format(name);
+	if (!o->format) {
+		shf_export_formats_list(&all);
+		shf_buf_u8(&all, 0);
+		rc = shf_fail(err, SHEAF_EINVAL, "how.format is '%.60s': there is no such format; "
+		              "use one of %s", name, all.oom ? "hf" : (const char *)all.data);
+		shf_buf_release(&all);
+		return rc;
+	}
+	if (o->format->is_file && in->file_bytes_max)
+		return shf_fail(err, SHEAF_EINVAL, "how.file_bytes_max and how.format %s do not go "
+		                "together: this format has one file", name);
+	if (in->all_families && in->family)
+		return shf_fail(err, SHEAF_EINVAL, "how.all_families and how.family do not go "
+		                "together: a family is named to write it alone");
+	if (in->all_families && !o->format->families)
+		return shf_fail(err, SHEAF_EINVAL, "how.all_families and how.format %s do not go "
+		                "together: such a directory has one family", name);
+	return 0;
+}
+
 /* Takes the caller's options, and fills in the defaults. */
 static int export_take(struct shf_export_opts *o, const struct sheaf_export *theirs,
                        struct sheaf_error *err)
@@ -508,6 +538,10 @@ static int export_take(struct shf_export_opts *o, const struct sheaf_export *the
 	*o = (struct shf_export_opts){ .dtype = in.dtype, .family = in.family ? in.family : "model",
 		.as = "model", .prefix = in.prefix, .file_bytes_max = in.file_bytes_max,
 		.memory_bytes = in.memory_bytes, .progress = in.progress, .arg = in.arg };
+	if (rc == 0)
+		rc = export_format_take(o, &in, err);
+	if (rc == 0 && in.all_families)
+		o->family = o->as = NULL;
 	return rc == 0 ? export_defaults(o, err) : rc;
 }
 

@@ -155,15 +155,15 @@ int shf_export_dir_put(struct shf_export_dir *d, const char *name, const void *b
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/%s", d->partial, name) : 0;
 }
 
-/* The mark stays until the rename is durable, so that what a crash leaves can always be recognised.
- * A crash just after the rename leaves the mark in DIR, where it does no harm. */
-int shf_export_dir_publish(struct shf_export_dir *d, struct sheaf_error *err)
+/* Renames `name` in the directory `from` to DIR, and makes that durable. */
+static int rename_to_dir(struct shf_export_dir *d, int from, const char *name,
+                         struct sheaf_error *err)
 {
 	int rc = shf_dir_fsync(d->sys, d->dir);         /* all names in it */
 
 	if (rc < 0)
 		return fail_dir(rc, d->partial, err);
-	rc = shf_sys_rename(d->sys, d->parent, d->partial_base, d->parent, d->base, true);
+	rc = shf_sys_rename(d->sys, from, name, d->parent, d->base, true);
 	if (rc == -EEXIST)
 		return fail_exists(d, err);     /* also if DIR has been removed again */
 	if (rc < 0)
@@ -173,9 +173,30 @@ int shf_export_dir_publish(struct shf_export_dir *d, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_EINDOUBT, "%s: is complete, but the directory that it "
 		                "lies in could not be synced, so a power cut may rename it to %s",
 		                d->path, d->partial_base);
-	if (shf_sys_unlink(d->sys, d->dir, SHF_EXPORT_MARK, false) >= 0)
-		(void)shf_sys_fsync(d->sys, d->dir);
 	return 0;
+}
+
+/* The mark stays until the rename is durable, so that what a crash leaves can always be recognised.
+ * A crash just after the rename leaves the mark in DIR, where it does no harm. */
+int shf_export_dir_publish(struct shf_export_dir *d, struct sheaf_error *err)
+{
+	int rc = rename_to_dir(d, d->parent, d->partial_base, err);
+
+	if (rc == 0 && shf_sys_unlink(d->sys, d->dir, SHF_EXPORT_MARK, false) >= 0)
+		(void)shf_sys_fsync(d->sys, d->dir);
+	return rc;
+}
+
+/* A crash just after the rename leaves DIR.partial with the mark, and with the name of the file if
+ * only the new name became durable. The next export to the same place continues from it. */
+int shf_export_dir_publish_file(struct shf_export_dir *d, const char *name,
+                                struct sheaf_error *err)
+{
+	int rc = rename_to_dir(d, d->dir, name, err);
+
+	if (rc == 0 && shf_sys_unlink(d->sys, d->dir, SHF_EXPORT_MARK, false) >= 0)
+		(void)shf_sys_unlink(d->sys, d->parent, d->partial_base, true);
+	return rc;
 }
 
 void shf_export_dir_close(struct shf_export_dir *d)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The directory of an export, DIR. Its files are written in DIR.partial, which is renamed to DIR
- * when everything in it is durable. */
+ * when everything in it is durable. If a format has one file, DIR is that file. */
 #ifndef SHF_EXPORT_DIR_H
 #define SHF_EXPORT_DIR_H
 #include "export_pass.h"
@@ -28,5 +28,9 @@ int shf_export_dir_put(struct shf_export_dir *d, const char *name, const void *b
 /* Renames DIR.partial to DIR. EEXIST: DIR exists now. EINDOUBT: it was renamed, but a power cut may
  * undo that. */
 int shf_export_dir_publish(struct shf_export_dir *d, struct sheaf_error *err);
+/* Renames the file of this name in DIR.partial to DIR, and deletes DIR.partial. Fails as
+ * shf_export_dir_publish does. */
+int shf_export_dir_publish_file(struct shf_export_dir *d, const char *name,
+                                struct sheaf_error *err);
 void shf_export_dir_close(struct shf_export_dir *d);
 #endif

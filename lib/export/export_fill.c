@@ -66,26 +66,29 @@ static int fill_tensor(struct shf_export_reader *r, uint32_t i, uint64_t at, uin
 	return 0;
 }
 
+/* Bytes between tensors are those of the header, of which plan->before tells how many come
+ * before. */
 int shf_export_fill(struct shf_export_reader *r, uint32_t f, uint64_t at, uint8_t *to, uint64_t n,
                     struct sheaf_error *err)
 {
 	const struct shf_layout *l = &r->plan->out;
-	const struct shf_buf *header = &r->plan->files[f].header;
-	uint64_t some;
+	const struct shf_export_file *file = &r->plan->files[f];
+	uint32_t end = l->files[f].first_tensor + l->files[f].tensors_n;
+	uint64_t tensors = file->bytes - file->header.len;
 	int rc = 0;
 
-	if (n && at < header->len) {
-		some = header->len - at < n ? header->len - at : n;
-		memcpy(to, header->data + at, (size_t)some);
-		to += some;
-		at += some;
-		n -= some;
-	}
-	for (uint32_t k = n ? shf_layout_at(l, f, at) : 0; n && rc == 0; k++) {
-		const struct shf_lt_tensor *x = &l->tensors[l->by_place[k]];
+	for (uint32_t k = n ? shf_layout_at(l, f, at) : 0; n && rc == 0;) {
+		const struct shf_lt_tensor *x = k < end ? &l->tensors[l->by_place[k]] : NULL;
+		uint64_t next = x ? x->off : file->bytes, some;
 
-		some = x->off + x->bytes - at < n ? x->off + x->bytes - at : n;
-		rc = fill_tensor(r, l->by_place[k], at - x->off, to, some, err);
+		if (at < next) {
+			some = next - at < n ? next - at : n;
+			memcpy(to, file->header.data + (at - (x ? r->plan->before[k] : tensors)),
+			       (size_t)some);
+		} else {
+			some = x->off + x->bytes - at < n ? x->off + x->bytes - at : n;
+			rc = fill_tensor(r, l->by_place[k++], at - x->off, to, some, err);
+		}
 		to += some;
 		at += some;
 		n -= some;

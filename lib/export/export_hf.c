@@ -1,33 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes the directory: model.safetensors, or numbered files with an index, and copies of other
- * files that lie beside the source, such as config.json. */
+/* Writes the files of the format, its index if it has one, and copies of other files that lie
+ * beside the source, such as config.json, if the format is that of a model. */
 #include "export_hf.h"
 #include <string.h>
 #include "err.h"
 #include "export_beside.h"
 #include "export_dir.h"
+#include "export_format.h"
 #include "export_pass.h"
-#include "layout_record.h"
 #include "memory_dir.h"
 #include "step_files.h"
 
-/* Writes model.safetensors.index.json. */
-static int put_index(struct shf_export_dir *d, const struct shf_layout *l, struct sheaf_error *err)
+/* Writes the index of a format, if it has one. */
+static int put_index(struct shf_export_dir *d, const struct shf_export *x,
+                     const struct shf_export_format *format, struct sheaf_error *err)
 {
 	struct shf_buf text = SHF_BUF_INIT;
-	int rc = shf_layout_index(l, &l->families[0], &text, err);
+	const char *name;
+	int rc = 0;
 
-	if (rc == 0)
-		rc = shf_export_dir_put(d, "model.safetensors.index.json", text.data, text.len,
-		                        err);
+	name = format->index ? format->index(&x->plan, &text, &rc, err) : NULL;
+	if (rc == 0 && name)
+		rc = shf_export_dir_put(d, name, text.data, text.len, err);
 	shf_buf_release(&text);
 	return rc;
 }
 
-/* Writes everything into DIR.partial, and renames it to DIR. The other files come first: if one of
- * them cannot be copied, that is known before the tensors are written. */
+/* Writes everything into DIR.partial, and renames it, or the one file in it, to DIR. The other
+ * files come first: if one of them cannot be copied, that is known before the tensors are
+ * written. */
 static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_error *err)
 {
+	const struct shf_export_format *format = x->opts->format ? x->opts->format
+	                                                         : &shf_export_safetensors;
 	struct shf_export_beside beside = { .sys = d->sys, .dir = d->dir, .path = d->partial };
 	int rc = shf_export_dir_sweep(d, &x->plan, err);
 
@@ -37,16 +42,19 @@ static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_err
 	x->partial = d->partial;
 	if (rc == 0)
 		rc = shf_export_targets_make(x, err);
-	if (rc == 0)
+	if (rc == 0 && format->is_model)
 		rc = shf_export_beside_copy(&beside, x->step, err);
 	shf_export_beside_release(&beside);
 	if (rc == 0)
 		rc = shf_export_files(x, err);
 	if (rc == 0 && !x->step->sound)
 		rc = shf_step_check_unchanged(x->step, err);
-	if (rc == 0 && x->plan.out.files_n > 1)
-		rc = put_index(d, &x->plan.out, err);
-	return rc == 0 ? shf_export_dir_publish(d, err) : rc;
+	if (rc == 0)
+		rc = put_index(d, x, format, err);
+	if (rc == 0)
+		rc = format->is_file ? shf_export_dir_publish_file(d, x->plan.files[0].name, err)
+		                     : shf_export_dir_publish(d, err);
+	return rc;
 }
 
 int shf_step_export(struct sheaf_checkpoint *step, const char *path,
@@ -71,7 +79,8 @@ int shf_step_export(struct sheaf_checkpoint *step, const char *path,
 		report->held = x.written;
 		report->files = x.plan.out.files_n;
 		report->loaded = x.plan.out.tensors_n;
-		report->bytes = x.plan.out.families_n ? x.plan.out.families[0].bytes : 0;
+		for (size_t i = 0; i < x.plan.out.families_n; i++)
+			report->bytes += x.plan.out.families[i].bytes;
 	}
 	shf_export_dir_close(&d);
 	shf_export_targets_release(&x);

@@ -73,26 +73,6 @@ static int target_open(struct shf_export *x, uint32_t f, struct sheaf_error *err
 	return 0;
 }
 
-/* Closes a file whose last chunk is done. If it was written, it becomes durable and gets its
- * name. Called by the thread that did that chunk, without the lock. */
-static int target_finish(struct shf_export *x, uint32_t f, struct sheaf_error *err)
-{
-	struct shf_export_target *t = &x->targets[f];
-	bool is_new = t->what == SHF_EXPORT_WRITE;
-	int rc = is_new ? shf_sys_fsync(x->sys, t->fd) : 0, closed;
-	char part[300];
-
-	if (t->direct >= 0)
-		shf_sys_close(x->sys, t->direct);
-	closed = shf_sys_close(x->sys, t->fd);
-	t->fd = t->direct = -1;
-	rc = rc < 0 ? rc : closed;
-	part_name(part, x, f);
-	if (rc >= 0 && is_new)
-		rc = shf_sys_rename(x->sys, t->dir, part, t->dir, t->base, false);
-	return rc < 0 ? fail_in_file(x, rc, f, err) : 0;
-}
-
 /* ---- chunks ---- */
 
 /* Writes n bytes, whole pages without the page cache if that is possible. */
@@ -111,36 +91,197 @@ static int chunk_put(const struct shf_export *x, const struct shf_export_target 
 	return put < 0 ? (int)put : 0;
 }
 
-/* Sums the bytes of a chunk, which are bytes [at, at + n) of the file: by block, and if digests are
- * wanted also by tensor. The two are compared when all is written, so a byte that changes in memory
- * between them is found. */
-static void chunk_sum(struct worker *w, uint32_t f, uint64_t at, uint64_t n)
+/* ---- holes ---- */
+
+/* Returns whether a hole is in another chunk than its tensor, or than a part of it. It is filled
+ * when all chunks of the file are done then, and until then has 0. */
+static bool hole_is_late(const struct shf_layout *l, const struct shf_export_hole *h)
+{
+	const struct shf_lt_tensor *t = &l->tensors[h->tensor];
+	uint64_t chunk = t->off / CHUNK;
+
+	return h->at / CHUNK != chunk || (h->at + 3) / CHUNK != chunk ||
+	       (t->off + t->bytes - 1) / CHUNK != chunk;
+}
+
+/* Returns the first hole of a file that ends after byte `at`. */
+static const struct shf_export_hole *hole_after(const struct shf_export *x, uint32_t f, uint64_t at)
+{
+	size_t lo = 0, hi;
+	const struct shf_export_hole *h = shf_export_holes(&x->plan.files[f], &hi);
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (h[mid].at + 4 <= at)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return h + lo;
+}
+
+static const struct shf_export_hole *holes_end(const struct shf_export *x, uint32_t f)
+{
+	size_t n;
+	const struct shf_export_hole *h = shf_export_holes(&x->plan.files[f], &n);
+
+	return h + n;
+}
+
+/* Fills the holes of a chunk whose tensors are in it, too. */
+static void chunk_fill_holes(struct worker *w, uint32_t f, uint64_t at, uint64_t n)
+{
+	struct shf_export *x = w->x;
+	const struct shf_export_hole *h = hole_after(x, f, at), *end = holes_end(x, f);
+
+	pthread_mutex_lock(&x->lock);
+	for (; h < end && h->at < at + n; h++)
+		if (!hole_is_late(&x->plan.out, h))
+			shf_put32(w->bytes + (h->at - at), x->crcs[h->tensor] ^ h->more);
+	pthread_mutex_unlock(&x->lock);
+}
+
+/* Gives the late holes in bytes [at, at + n) of a file what was read of it: they are compared when
+ * all chunks are done. */
+static void pass_over_holes(const struct shf_export *x, uint32_t f, uint64_t at, uint64_t n,
+                            uint8_t *to, const uint8_t *from)
+{
+	const struct shf_export_hole *h = hole_after(x, f, at), *end = holes_end(x, f);
+
+	for (; h < end && h->at < at + n; h++)
+		for (uint64_t i = h->at; i < h->at + 4 && hole_is_late(&x->plan.out, h); i++)
+			if (i >= at && i < at + n)
+				to[i - at] = from[i - at];
+}
+
+/* Fills a late hole of a file that was written, whose blocks have been summed with 0 in it. */
+static int hole_fill(struct shf_export *x, uint32_t f, const struct shf_export_hole *h)
+{
+	uint64_t *sums = &x->sums[x->plan.out.files[f].first_block];
+	uint64_t size = x->plan.files[f].bytes;
+	uint8_t bytes[4];
+	int64_t put;
+
+	shf_put32(bytes, x->crcs[h->tensor] ^ h->more);
+	for (int i = 0; i < 4; i++) {
+		uint64_t block = (h->at + (uint64_t)i) / SHF_BLOCK, end = (block + 1) * SHF_BLOCK;
+
+		end = end < size ? end : size;
+		sums[block] ^= shf_crc64_shift(shf_crc64_raw(0, &bytes[i], 1),
+		                               end - (h->at + (uint64_t)i) - 1);
+	}
+	put = shf_sys_pwrite(x->sys, x->targets[f].fd, bytes, sizeof(bytes), h->at);
+	return put < 0 ? (int)put : 0;
+}
+
+/* Compares a late hole of a file that an earlier export has finished. */
+static int hole_compare(struct shf_export *x, uint32_t f, const struct shf_export_hole *h)
+{
+	uint8_t bytes[4] = { 0 };
+	int64_t got;
+
+	shf_sys_forget(x->sys, x->targets[f].fd, h->at, sizeof(bytes));
+	got = shf_sys_pread(x->sys, x->targets[f].fd, bytes, sizeof(bytes), h->at);
+
+	if (got >= 0 && (got < 4 || shf_get32(bytes) != (x->crcs[h->tensor] ^ h->more)))
+		x->targets[f].stale = true;
+	return got < 0 ? (int)got : 0;
+}
+
+/* Fills or compares the late holes of a file, all of whose chunks are done, by the thread that did
+ * the last one. Returns 0 or a negative errno. */
+static int late_holes(struct shf_export *x, uint32_t f)
+{
+	enum shf_export_what what = x->targets[f].what;
+	size_t n;
+	const struct shf_export_hole *h = shf_export_holes(&x->plan.files[f], &n);
+	int rc = 0;
+
+	for (size_t i = 0; i < n && rc == 0; i++) {
+		if (!hole_is_late(&x->plan.out, &h[i]))
+			continue;
+		if (what == SHF_EXPORT_WRITE)
+			rc = hole_fill(x, f, &h[i]);
+		else if (what == SHF_EXPORT_COMPARE)
+			rc = hole_compare(x, f, &h[i]);
+	}
+	return rc;
+}
+
+/* Closes a file whose last chunk is done. If it was written, it becomes durable and gets its
+ * name. Called by the thread that did that chunk, without the lock. */
+static int target_finish(struct shf_export *x, uint32_t f, struct sheaf_error *err)
+{
+	struct shf_export_target *t = &x->targets[f];
+	bool is_new = t->what == SHF_EXPORT_WRITE;
+	int rc = late_holes(x, f), closed;
+	char part[300];
+
+	if (rc >= 0 && is_new)
+		rc = shf_sys_fsync(x->sys, t->fd);
+	if (t->direct >= 0)
+		shf_sys_close(x->sys, t->direct);
+	closed = shf_sys_close(x->sys, t->fd);
+	t->fd = t->direct = -1;
+	rc = rc < 0 ? rc : closed;
+	part_name(part, x, f);
+	if (rc >= 0 && is_new)
+		rc = shf_sys_rename(x->sys, t->dir, part, t->dir, t->base, false);
+	return rc < 0 ? fail_in_file(x, rc, f, err) : 0;
+}
+
+/* ---- sums ---- */
+
+/* Sums the bytes of a chunk, which are bytes [at, at + n) of the file, by tensor: their digests,
+ * and their CRC-32, as far as they are wanted. */
+static void chunk_sum_tensors(struct worker *w, uint32_t f, uint64_t at, uint64_t n)
 {
 	struct shf_export *x = w->x;
 	const struct shf_layout *l = &x->plan.out;
-	const uint64_t header = l->files[f].header_bytes, end = at + n;
-	uint64_t *sums = &x->sums[l->files[f].first_block + at / SHF_BLOCK];
-	const uint8_t *bytes = w->bytes;
+	uint32_t last = l->files[f].first_tensor + l->files[f].tensors_n;
+	const uint64_t end = at + n;
 
-	for (uint64_t i = 0; i < n; i += SHF_BLOCK)
-		*sums++ = shf_crc64_raw(0, bytes + i, n - i < SHF_BLOCK ? n - i : SHF_BLOCK);
-	if (!x->digests || end <= header)
-		return;
-	if (at < header) {
-		bytes += header - at;
-		at = header;
-	}
-	for (uint32_t k = shf_layout_at(l, f, at); at < end; k++) {
+	for (uint32_t k = shf_layout_at(l, f, at); k < last; k++) {
 		const struct shf_lt_tensor *t = &l->tensors[l->by_place[k]];
-		uint64_t rest = t->off + t->bytes - at, some = rest < end - at ? rest : end - at;
-		uint64_t digest = shf_crc64_shift(shf_crc64_raw(0, bytes, some), rest - some);
+		uint64_t lo = t->off > at ? t->off : at, hi = t->off + t->bytes, rest;
+		const uint8_t *bytes = w->bytes + (lo - at);
+		uint64_t digest = 0;
+		uint32_t crc = 0;
 
+		if (t->off >= end)
+			break;
+		rest = hi > end ? hi - end : 0;
+		hi -= rest;
+		if (x->digests)
+			digest = shf_crc64_shift(shf_crc64_raw(0, bytes, hi - lo), rest);
+		if (x->crcs)
+			crc = shf_crc32_shift(shf_crc32_more(x->plan.crc, 0, bytes, hi - lo), rest);
 		pthread_mutex_lock(&x->lock);
-		x->digests[l->by_place[k]] ^= digest;
+		if (x->digests)
+			x->digests[l->by_place[k]] ^= digest;
+		if (x->crcs)
+			x->crcs[l->by_place[k]] ^= crc;
 		pthread_mutex_unlock(&x->lock);
-		bytes += some;
-		at += some;
 	}
+}
+
+/* Sums the bytes of a chunk, which are bytes [at, at + n) of the file: by block, and if that is
+ * wanted also by tensor. The sums of blocks and the digests are compared when all is written, so a
+ * byte that changes in memory between them is found. */
+static void chunk_sum(struct worker *w, uint32_t f, uint64_t at, uint64_t n)
+{
+	struct shf_export *x = w->x;
+	uint64_t *sums = &x->sums[x->plan.out.files[f].first_block + at / SHF_BLOCK];
+
+	if (x->crcs) {          /* before the blocks, which have holes that get them */
+		chunk_sum_tensors(w, f, at, n);
+		chunk_fill_holes(w, f, at, n);
+	}
+	for (uint64_t i = 0; i < n; i += SHF_BLOCK)
+		*sums++ = shf_crc64_raw(0, w->bytes + i, n - i < SHF_BLOCK ? n - i : SHF_BLOCK);
+	if (x->digests)
+		chunk_sum_tensors(w, f, at, n);
 }
 
 static int chunk_write(struct worker *w, uint32_t f, uint64_t at, uint64_t n,
@@ -191,6 +332,8 @@ static int chunk_compare(struct worker *w, uint32_t f, uint64_t at, uint64_t n, 
 
 		if (got < 0)
 			return fail_in_file(x, (int)got, f, err);
+		if (x->crcs)
+			pass_over_holes(x, f, at + i, some, w->bytes + i, w->there);
 		*differs = (uint64_t)got != some || memcmp(w->there, w->bytes + i, (size_t)some);
 	}
 	return rc;
@@ -419,6 +562,8 @@ static void forget_digests(struct shf_export *x, uint32_t f)
 
 	for (uint32_t i = 0; x->digests && i < file->tensors_n; i++)
 		x->digests[x->plan.out.by_place[file->first_tensor + i]] = 0;
+	for (uint32_t i = 0; x->crcs && i < file->tensors_n; i++)
+		x->crcs[x->plan.out.by_place[file->first_tensor + i]] = 0;
 }
 
 /* Decides, after a pass that writes, what the next passes do with each file. Files that were
@@ -501,7 +646,8 @@ int shf_export_targets_make(struct shf_export *x, struct sheaf_error *err)
 
 	x->targets = shf_zalloc(l->files_n, sizeof(*x->targets));
 	x->sums = shf_alloc((size_t)l->blocks_n, sizeof(*x->sums));
-	if (!x->targets || !x->sums)
+	x->crcs = x->plan.crc ? shf_zalloc(l->tensors_n, sizeof(*x->crcs)) : NULL;
+	if (!x->targets || !x->sums || (x->plan.crc && !x->crcs))
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for the checksums of %zu files",
 		                x->path, l->files_n);
 	for (uint32_t f = 0; f < l->files_n; f++) {
@@ -524,4 +670,5 @@ void shf_export_targets_release(struct shf_export *x)
 {
 	shf_free(x->targets);
 	shf_free(x->sums);
+	shf_free(x->crcs);
 }

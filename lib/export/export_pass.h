@@ -35,6 +35,9 @@ struct shf_export {
 	uint64_t *sums;                 /* owned; by block: its raw CRC when it was written */
 	uint64_t *digests;              /* borrowed; by tensor of the plan: its digest when it was
 	                                 * written; guarded by lock. NULL: none are needed */
+	/* Owned; by tensor of the plan: the CRC-32 of its bytes when they were written; guarded by
+	 * lock. NULL: none are needed. */
+	uint32_t *crcs;
 	uint64_t written;               /* guarded by lock; bytes */
 	/* of the present pass; guarded by lock */
 	pthread_mutex_t lock;

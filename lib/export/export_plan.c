@@ -5,6 +5,7 @@
 #include <string.h>
 #include "dtype.h"
 #include "err.h"
+#include "export_format.h"
 #include "natural.h"
 #include "valid.h"
 
@@ -196,29 +197,55 @@ static int plan_tensors(struct shf_export_plan *plan, const struct choice *c,
 	return rc;
 }
 
-/* Names the files, and makes their headers. The single file of a Hugging Face directory gets the
- * name that other software gives to it. */
-static int plan_files(struct shf_export_plan *plan, bool is_step, struct sheaf_error *err)
+/* Checks that the format has the types of all tensors. */
+static int check_types(const struct shf_layout *l, const struct shf_export_format *format,
+                       struct sheaf_error *err)
 {
-	struct shf_layout *l = &plan->out;
-	bool single = l->files_n == 1 && !is_step;
-	int rc = 0;
+	for (size_t i = 0; i < l->tensors_n && format->has_type; i++) {
+		const struct shf_lt_tensor *t = &l->tensors[i];
+		const char *hint = shf_can_convert(SHEAF_F32, t->dtype)
+		                   ? "another type, such as F32"
+		                   : "another format, such as hf";
 
-	plan->files = shf_zalloc(l->files_n, sizeof(*plan->files));
-	if (!plan->files)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu files", l->files_n);
-	for (uint32_t f = 0; f < l->files_n && rc == 0; f++) {
-		plan->files[f].name = single ? "model.safetensors" : l->files[f].name;
-		plan->files[f].bytes = l->files[f].bytes;
-		plan->bytes += l->files[f].bytes;
-		rc = shf_layout_header(l, f, &plan->files[f].header, err);
+		if (!format->has_type(t->dtype))
+			return shf_fail(err, SHEAF_EINVAL, "tensor %.*s: is of type %s, which "
+			                "format %s does not have; use %s", shf_name_show(t->name),
+			                t->name, shf_dtype(t->dtype)->name, format->name, hint);
 	}
-	return rc;
+	return 0;
+}
+
+/* Sums up what the format has placed. */
+static int plan_settle(struct shf_export_plan *plan, struct sheaf_error *err)
+{
+	const struct shf_layout *l = &plan->out;
+
+	plan->before = shf_alloc(l->tensors_n, sizeof(*plan->before));
+	if (!plan->before)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory to place %zu tensors", l->tensors_n);
+	for (size_t f = 0; f < l->files_n; f++) {
+		const struct shf_lt_file *file = &l->files[f];
+		uint64_t before = 0;
+
+		plan->bytes += plan->files[f].bytes;
+		for (size_t k = file->first_tensor;
+		     k < file->first_tensor + (size_t)file->tensors_n; k++) {
+			plan->before[k] = before;
+			before += l->tensors[l->by_place[k]].bytes;
+		}
+		if (!always(before + plan->files[f].header.len == plan->files[f].bytes))
+			return shf_fail(err, SHEAF_EBUG, "%s: has %" PRIu64 " bytes, and %" PRIu64
+			                " were placed", plan->files[f].name, plan->files[f].bytes,
+			                before + plan->files[f].header.len);
+	}
+	return 0;
 }
 
 int shf_export_plan_make(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
                          const struct shf_export_opts *opts, struct sheaf_error *err)
 {
+	const struct shf_export_format *format = opts->format ? opts->format
+	                                                      : &shf_export_safetensors;
 	struct choice c = { 0 };
 	size_t first, end;
 	int rc;
@@ -229,20 +256,26 @@ int shf_export_plan_make(struct shf_export_plan *plan, struct sheaf_checkpoint *
 		rc = choose_all(&c, &plan->out, step, opts, first, end, err);
 	if (rc == 0)
 		rc = plan_tensors(plan, &c, step, opts->dtype, err);
+	if (rc == 0)
+		rc = check_types(&plan->out, format, err);
 	if (rc == 0 && opts->is_step &&
 	    plan_tied(&plan->out, &c, &step->layout, opts, first, end) < 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its tied names", step->path);
 	shf_free(c.list);
 	shf_free(c.names);
 	if (rc == 0)
-		rc = shf_layout_place(&plan->out, opts->file_bytes_max, err);
-	return rc == 0 ? plan_files(plan, opts->is_step, err) : rc;
+		rc = format->place(plan, step, opts, err);
+	return rc == 0 ? plan_settle(plan, err) : rc;
 }
 
 void shf_export_plan_release(struct shf_export_plan *plan)
 {
 	for (size_t f = 0; plan->files && f < plan->out.files_n; f++)
 		shf_buf_release(&plan->files[f].header);
+	for (size_t f = 0; plan->files && f < plan->out.files_n; f++)
+		shf_buf_release(&plan->files[f].holes);
+	shf_free(plan->before);
+	shf_free(plan->crc);
 	shf_free(plan->files);
 	shf_free(plan->from);
 	shf_layout_release(&plan->out);

@@ -1,22 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What an export writes: the tensors of one family under new names and in new types, or all
- * families as they are, and the file and offset of each tensor. The placement is that of saves
- * (layout.h), so the same tensors give the same files. */
+ * families as they are, and the file and offset of each tensor, which the format determines. */
 #ifndef SHF_EXPORT_PLAN_H
 #define SHF_EXPORT_PLAN_H
+#include "crc32.h"
 #include "export_hf.h"
 
+/* Four bytes of a file that get the CRC-32 of a record of a zip archive, which is known when its
+ * tensor has been read. */
+struct shf_export_hole {
+	uint64_t at;                    /* in the file */
+	uint32_t tensor;                /* of `out`; it has bytes, and they end the record */
+	uint32_t more;                  /* what the bytes before the tensor add (by XOR) */
+};
 struct shf_export_file {
-	const char *name;               /* in the arena of the layout */
-	struct shf_buf header;          /* owned */
-	uint64_t bytes;                 /* with the header */
+	const char *name;               /* in the arena of the layout, or static */
+	struct shf_buf header;          /* owned; of a safetensors file, whose first bytes it is; of
+	                                 * other formats: all bytes that are of no tensor, in order,
+	                                 * with 0 in the holes */
+	struct shf_buf holes;           /* owned; struct shf_export_hole, in order of place */
+	uint64_t bytes;                 /* of the whole file */
 };
 struct shf_export_plan {
 	struct shf_layout out;
 	uint32_t *from;                 /* owned; by tensor of `out`: the tensor of the step */
 	struct shf_export_file *files;  /* owned; out.files_n of them */
+	uint64_t *before;               /* owned; by position in out.by_place: bytes of the tensors
+	                                 * that are placed before it in its file */
+	struct shf_crc32 *crc;          /* owned; tables, if a file has holes; else NULL */
 	uint64_t bytes;                 /* of all files together */
 };
+/* Returns the holes of a file, and sets *n to their number. */
+static inline const struct shf_export_hole *shf_export_holes(const struct shf_export_file *file,
+                                                             size_t *n)
+{
+	*n = file->holes.len / sizeof(struct shf_export_hole);
+	return (const struct shf_export_hole *)(const void *)file->holes.data;
+}
 /* Makes the plan. The step must be awake. ELAYOUT: the step has no such family, or no tensor in it
  * whose name begins with the prefix. EINVAL: a tensor has a name or a number of dimensions that
  * Sheaf does not write, or options for one family were given for several. The caller releases *plan

@@ -35,3 +35,27 @@ uint32_t shf_crc32_more(const struct shf_crc32 *c, uint32_t sum, const void *byt
 		sum = sum >> 8 ^ t[0][(sum ^ *p) & 0xff];
 	return ~sum;
 }
+
+/* Multiplies two polynomials modulo that of the sum. The highest bit is the coefficient of x^0. */
+static uint32_t crc32_times(uint32_t a, uint32_t b)
+{
+	uint32_t product = 0;
+
+	for (uint32_t bit = UINT32_C(1) << 31; bit; bit >>= 1) {
+		product ^= a & bit ? b : 0;
+		b = b >> 1 ^ (b & 1 ? 0xedb88320u : 0);
+	}
+	return product;
+}
+
+uint32_t shf_crc32_shift(uint32_t sum, uint64_t n)
+{
+	uint32_t factor = UINT32_C(1) << 23;    /* x^8 */
+
+	for (; n; n >>= 1) {
+		if (n & 1)
+			sum = crc32_times(sum, factor);
+		factor = crc32_times(factor, factor);
+	}
+	return sum;
+}

@@ -11,4 +11,8 @@ struct shf_crc32 {              /* tables, made once for many sums */
 void shf_crc32_init(struct shf_crc32 *c);
 /* Continues a sum over n bytes. The sum of nothing is 0. */
 uint32_t shf_crc32_more(const struct shf_crc32 *c, uint32_t sum, const void *bytes, size_t n);
+/* Returns what a part with this sum adds (by XOR) to the sum of a message in which n bytes follow
+ * the part. So the sum of a message is the XOR of those of its parts, in any order. Takes time
+ * O(log n). */
+uint32_t shf_crc32_shift(uint32_t sum, uint64_t n);
 #endif

@@ -61,6 +61,16 @@ bool shf_torch_dtype(const struct shf_pk *v, int32_t *dtype, bool *pair)
 	return true;
 }
 
+const char *shf_torch_type_name(int32_t dtype, const char **storage)
+{
+	for (size_t i = 0; i < sizeof(torch_types) / sizeof(torch_types[0]); i++)
+		if (torch_types[i].type == dtype && !torch_types[i].pair) {
+			*storage = torch_types[i].storage;
+			return torch_types[i].dtype;
+		}
+	return NULL;
+}
+
 uint32_t shf_torch_item_bytes(const struct shf_torch_tensor *t)
 {
 	return shf_dtype(t->dtype)->bits / 8u * (t->pair ? 2 : 1);

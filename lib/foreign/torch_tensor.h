@@ -31,6 +31,9 @@ uint32_t shf_torch_item_bytes(const struct shf_torch_tensor *t);
 /* Sets dtype and pair by the record of a torch dtype. Returns false if that is none, or has no type
  * here. */
 bool shf_torch_dtype(const struct shf_pk *v, int32_t *dtype, bool *pair);
+/* Returns the name of a type in module torch, or NULL if torch has no such type; and sets *storage
+ * to that of its class of storages, or NULL if it has none. Both are static. */
+const char *shf_torch_type_name(int32_t dtype, const char **storage);
 /* Returns the items of a torch.Size, a TUPLE, or NULL. */
 const struct shf_pk *shf_torch_size(const struct shf_pk *v);
 #endif

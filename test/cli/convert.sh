@@ -16,6 +16,12 @@ wrong "$SHEAF" convert f/training.pt nowhere/out
 wrong "$SHEAF" convert f/training.pt .
 wrong "$SHEAF" convert f/training.pt dst/..
 
+wrong "$SHEAF" convert f/training.pt dst --format pickle
+wrong "$SHEAF" convert f/training.pt dst --format torch --max-shard-size 5M
+wrong "$SHEAF" convert f/training.pt dst --all
+wrong "$SHEAF" convert f/training.pt dst --format torch --all --dtype BF16
+wrong "$SHEAF" export f/training.pt
+
 t 0 'a file of torch.save is converted' "$SHEAF" convert conf/training.pt dst --json
 json 'in an object' 'len(o) == 1 and keys(o[0], "to files tensors bytes written seconds") and \
 	o[0]["files"] == 1 and o[0]["written"] > o[0]["bytes"] > 0'
@@ -112,3 +118,16 @@ t 1 'a pickled model is not converted' "$SHEAF" convert model.pt pickled
 has 'and it is said why' err 'has no tensor that can be read; use sheaf show'
 t 0 'which' "$SHEAF" show model.pt
 has 'names its class' out 'an object of user_code.Model, which is not read'
+
+t 0 'a Hugging Face directory is exported as a file of torch.save' \
+	"$SHEAF" export dst out.pt --format torch --json
+json 'with all its tensors' 'o[0]["files"] == 1 and o[0]["written"] > o[0]["bytes"] > 0'
+[ -f out.pt ] && [ ! -e out.pt.partial ]
+result $? 'which is one file'
+t 0 'whose sums are right' "$SHEAF" verify out.pt
+t 0 'and whose values are those of the source' "$SHEAF" diff dst out.pt
+t 1 'it is not replaced' "$SHEAF" export dst out.pt --format torch
+has 'and named' err 'out.pt: exists'
+t 0 'all families' "$SHEAF" export f/training.pt all.pt --format torch --all
+t 0 'are dictionaries' "$SHEAF" show all.pt --json
+json 'with their names' 'all(x["name"].startswith("model.") for x in o[0]["tensors"])'

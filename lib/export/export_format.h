@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an export asks of a format: which bytes its files have beside those of the tensors, and
+ * where the tensors lie. All formats are written by the same passes (export_pass.c). */
+#ifndef SHF_EXPORT_FORMAT_H
+#define SHF_EXPORT_FORMAT_H
+#include "export_plan.h"
+
+struct shf_export_format {
+	const char *name;               /* as --format has it */
+	bool is_file;                   /* it makes one file, and no directory; there is no largest
+	                                 * size of a file then */
+	bool is_model;                  /* files that belong to a model, such as config.json, are
+	                                 * copied into its directory */
+	bool families;                  /* several families can be written at once */
+	/* Returns whether the format has this type. NULL: it has all of them. */
+	bool (*has_type)(int32_t dtype);
+	/* Gives each tensor a file and an offset, which is a multiple of 8, and makes the files.
+	 * The tensors of plan->out are filled in except for file and offset, and its families have
+	 * names. */
+	int (*place)(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
+	             const struct shf_export_opts *opts, struct sheaf_error *err);
+	/* Makes the index, a small file that is written when all others are. Returns its name, or
+	 * NULL if there is none. Sets *rc after a failure. The function may be NULL. */
+	const char *(*index)(const struct shf_export_plan *plan, struct shf_buf *out, int *rc,
+	                     struct sheaf_error *err);
+};
+extern const struct shf_export_format shf_export_safetensors, shf_export_torch;
+/* Returns the format of that name, or NULL. */
+const struct shf_export_format *shf_export_format(const char *name);
+/* Appends the names of all formats to *out, with commas. */
+void shf_export_formats_list(struct shf_buf *out);
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "export_place.h"
+#include "err.h"
+#include "sort.h"
+
+struct source {                 /* where a tensor of the plan lies in the step */
+	uint64_t off;
+	uint32_t file, tensor;
+};
+
+static int source_order(const void *a, const void *b)
+{
+	const struct source *x = a, *y = b;
+
+	if (x->file != y->file)
+		return x->file < y->file ? -1 : 1;
+	if (x->off != y->off)
+		return x->off < y->off ? -1 : 1;
+	return (x->tensor > y->tensor) - (x->tensor < y->tensor);
+}
+
+uint32_t *shf_export_by_source(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
+                               struct sheaf_error *err)
+{
+	struct shf_layout *l = &plan->out;
+	struct source *list = shf_alloc(l->tensors_n, sizeof(*list));
+	uint32_t *order = shf_arena_alloc(&l->arena, l->tensors_n, sizeof(*order));
+
+	for (size_t i = 0; list && order && i < l->tensors_n; i++) {
+		const struct shf_lt_tensor *t = &step->layout.tensors[plan->from[i]];
+		struct shf_lt_family *fam = &l->families[l->tensors[i].family];
+
+		list[i] = (struct source){ t->off, t->file, (uint32_t)i };
+		if (fam->tensors_n++ == 0)
+			fam->first_tensor = (uint32_t)i;
+		fam->bytes += l->tensors[i].bytes;
+	}
+	if (list && order)
+		shf_records_sort(list, l->tensors_n, sizeof(*list), source_order);
+	for (size_t i = 0; list && order && i < l->tensors_n; i++)
+		order[i] = list[i].tensor;
+	if (!list || !order)
+		shf_fail(err, SHEAF_ENOMEM, "no memory to place %zu tensors", l->tensors_n);
+	order = list ? order : NULL;
+	shf_free(list);
+	return order;
+}
+
+int shf_export_files_make(struct shf_export_plan *plan, size_t files_n, struct sheaf_error *err)
+{
+	struct shf_layout *l = &plan->out;
+
+	l->files = shf_arena_alloc(&l->arena, files_n, sizeof(*l->files));
+	plan->files = shf_zalloc(files_n, sizeof(*plan->files));
+	plan->crc = shf_alloc(1, sizeof(*plan->crc));
+	if (!l->files || !plan->files || !plan->crc)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu files", files_n);
+	shf_crc32_init(plan->crc);
+	l->files_n = files_n;
+	return 0;
+}
+
+int shf_export_file_end(struct shf_export_plan *plan, uint32_t f, const char *name, uint64_t bytes,
+                        struct sheaf_error *err)
+{
+	plan->files[f].name = plan->out.files[f].name = name;
+	plan->files[f].bytes = plan->out.files[f].bytes = bytes;
+	return plan->files[f].header.oom || plan->files[f].holes.oom
+	       ? shf_fail(err, SHEAF_ENOMEM, "no memory for the headers of file %s", name) : 0;
+}

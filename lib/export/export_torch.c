@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One file as torch.save writes it: a zip archive with the pickle of a dictionary from name to
+ * tensor, and a record for the bytes of each tensor. Several families are dictionaries in one from
+ * family to dictionary.
+ *
+ * Source: torch/serialization.py and caffe2/serialize/inline_container.cc of torch 2.13, and files
+ * that torch 2.13 wrote. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "err.h"
+#include "export_place.h"
+#include "torch_write.h"
+#include "zip_write.h"
+
+/* Puts the tensors of a family as a dictionary. Tensor i has the bytes of record data/i. */
+static void put_family(struct shf_pkw *w, const struct shf_layout *l,
+                       const struct shf_lt_family *fam)
+{
+	shf_pkw_op(w, SHF_PKW_EMPTY_DICT);
+	for (uint32_t i = 0; i < fam->tensors_n; i++) {
+		const struct shf_lt_tensor *t = &l->tensors[fam->first_tensor + i];
+
+		if (i % SHF_PKW_BATCH == 0) {
+			if (i)
+				shf_pkw_op(w, SHF_PKW_SETITEMS);
+			shf_pkw_op(w, SHF_PKW_MARK);
+		}
+		shf_pkw_text(w, t->name, strlen(t->name));
+		shf_torch_put_tensor(w, t, fam->first_tensor + i);
+	}
+	shf_pkw_op(w, SHF_PKW_SETITEMS);
+}
+
+static void put_all(struct shf_pkw *w, const struct shf_layout *l, bool nested)
+{
+	shf_pkw_begin(w);
+	if (nested) {
+		shf_pkw_op(w, SHF_PKW_EMPTY_DICT);
+		shf_pkw_op(w, SHF_PKW_MARK);
+	}
+	for (size_t f = 0; f < l->families_n; f++) {
+		if (nested)
+			shf_pkw_text(w, l->families[f].name, strlen(l->families[f].name));
+		put_family(w, l, &l->families[f]);
+	}
+	if (nested)
+		shf_pkw_op(w, SHF_PKW_SETITEMS);
+	shf_pkw_end(w);
+}
+
+static int torch_place(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
+                       const struct shf_export_opts *opts, struct sheaf_error *err)
+{
+	struct shf_layout *l = &plan->out;
+	uint32_t *order = shf_export_by_source(plan, step, err);
+	struct shf_zip_out z;
+	struct shf_pkw w;
+	int rc = order ? shf_export_files_make(plan, 1, err) : SHEAF_ENOMEM;
+
+	if (rc < 0)
+		return rc;
+	put_all(&w, l, !opts->family);
+	shf_zip_begin(&z, plan, &plan->files[0], 0);
+	shf_zip_add(&z, SHF_TORCH_ARCHIVE "data.pkl", w.out.data, w.out.len);
+	shf_zip_add(&z, SHF_TORCH_ARCHIVE "byteorder", "little", 6);
+	shf_zip_add(&z, SHF_TORCH_ARCHIVE "version", "3\n", 2);
+	for (size_t i = 0; i < l->tensors_n; i++) {
+		char name[40];
+
+		snprintf(name, sizeof(name), SHF_TORCH_ARCHIVE "data/%" PRIu32, order[i]);
+		shf_zip_add_tensor(&z, name, NULL, 0, order[i]);
+	}
+	plan->files[0].header.oom |= w.out.oom;
+	shf_pkw_release(&w);
+	rc = shf_export_file_end(plan, 0, "archive", shf_zip_end(&z), err);
+	return rc == 0 ? shf_layout_number(l, err) : rc;
+}
+
+const struct shf_export_format shf_export_torch = {
+	.name = "torch",
+	.is_file = true,
+	.families = true,
+	.has_type = shf_torch_has_type,
+	.place = torch_place,
+};

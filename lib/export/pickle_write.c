@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Source: Lib/pickletools.py of Python 3.14. */
+#include "pickle_write.h"
+#include <string.h>
+#include "err.h"
+
+#define KNOWN_MAX (sizeof(((struct shf_pkw *)0)->known) / (2 * sizeof(char *)))
+
+void shf_pkw_op(struct shf_pkw *w, char opcode)
+{
+	shf_buf_u8(&w->out, (uint8_t)opcode);
+}
+
+void shf_pkw_begin(struct shf_pkw *w)
+{
+	*w = (struct shf_pkw){ 0 };
+	shf_buf_add(&w->out, "\x80\x02", 2);    /* PROTO 2 */
+}
+
+void shf_pkw_end(struct shf_pkw *w)
+{
+	shf_pkw_op(w, '.');
+}
+
+void shf_pkw_release(struct shf_pkw *w)
+{
+	shf_buf_release(&w->out);
+}
+
+void shf_pkw_int(struct shf_pkw *w, uint64_t v)
+{
+	if (v <= UINT8_MAX) {
+		shf_pkw_op(w, 'K');
+		shf_buf_u8(&w->out, (uint8_t)v);
+	} else if (v <= UINT16_MAX) {
+		shf_pkw_op(w, 'M');
+		shf_buf_u16(&w->out, (uint16_t)v);
+	} else if (v <= INT32_MAX) {
+		shf_pkw_op(w, 'J');
+		shf_buf_u32(&w->out, (uint32_t)v);
+	} else {
+		shf_buf_add(&w->out, "\x8a\x08", 2);    /* LONG1 of 8 bytes */
+		shf_buf_u64(&w->out, v);
+	}
+}
+
+void shf_pkw_text(struct shf_pkw *w, const char *text, size_t n)
+{
+	shf_pkw_op(w, 'X');
+	shf_buf_u32(&w->out, (uint32_t)n);
+	shf_buf_add(&w->out, text, n);
+}
+
+/* Recalls what is known by this name, if it is. */
+static bool recall(struct shf_pkw *w, const char *module, const char *name)
+{
+	for (uint32_t i = 0; i < w->memo; i++)
+		if (!module == !w->known[i].module && strcmp(w->known[i].name, name) == 0 &&
+		    (!module || strcmp(w->known[i].module, module) == 0)) {
+			shf_pkw_op(w, 'h');
+			shf_buf_u8(&w->out, (uint8_t)i);
+			return true;
+		}
+	return false;
+}
+
+/* Keeps the value that was put, so that it can be recalled. */
+static void keep(struct shf_pkw *w, const char *module, const char *name)
+{
+	if (!always(w->memo < KNOWN_MAX))
+		return;
+	shf_pkw_op(w, 'q');
+	shf_buf_u8(&w->out, (uint8_t)w->memo);
+	w->known[w->memo].module = module;
+	w->known[w->memo++].name = name;
+}
+
+void shf_pkw_known_text(struct shf_pkw *w, const char *text)
+{
+	if (recall(w, NULL, text))
+		return;
+	shf_pkw_text(w, text, strlen(text));
+	keep(w, NULL, text);
+}
+
+void shf_pkw_global(struct shf_pkw *w, const char *module, const char *name)
+{
+	if (recall(w, module, name))
+		return;
+	shf_pkw_op(w, 'c');
+	shf_buf_adds(&w->out, module);
+	shf_buf_adds(&w->out, "\n");
+	shf_buf_adds(&w->out, name);
+	shf_buf_adds(&w->out, "\n");
+	keep(w, module, name);
+}
+
+void shf_pkw_ints(struct shf_pkw *w, const int64_t *v, int n)
+{
+	if (n == 0) {
+		shf_pkw_op(w, SHF_PKW_EMPTY_TUPLE);
+		return;
+	}
+	shf_pkw_op(w, SHF_PKW_MARK);
+	for (int i = 0; i < n; i++)
+		shf_pkw_int(w, (uint64_t)v[i]);
+	shf_pkw_op(w, SHF_PKW_TUPLE);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes a pickle of protocol 2: the few opcodes that files of torch need. All of it is in memory.
+ * If memory is out, `out` says so. Globals and texts of which a pickle has many are written once
+ * and then recalled. */
+#ifndef SHF_PICKLE_WRITE_H
+#define SHF_PICKLE_WRITE_H
+#include "mem.h"
+
+struct shf_pkw {
+	struct shf_buf out;             /* owned */
+	uint32_t memo;                  /* how many values can be recalled */
+	/* What can be recalled, in the order of its numbers; borrowed, static texts. */
+	struct { const char *module, *name; } known[48];        /* module NULL: a text */
+};
+void shf_pkw_begin(struct shf_pkw *w);
+void shf_pkw_end(struct shf_pkw *w);            /* appends STOP; the value on the stack is the
+                                                 * result */
+void shf_pkw_release(struct shf_pkw *w);
+void shf_pkw_op(struct shf_pkw *w, char opcode);
+void shf_pkw_int(struct shf_pkw *w, uint64_t v);        /* v <= INT64_MAX */
+void shf_pkw_text(struct shf_pkw *w, const char *text, size_t n);
+/* Puts a static text, or the global module.name, and recalls it the next time. */
+void shf_pkw_known_text(struct shf_pkw *w, const char *text);
+void shf_pkw_global(struct shf_pkw *w, const char *module, const char *name);
+/* Puts a tuple of n numbers. */
+void shf_pkw_ints(struct shf_pkw *w, const int64_t *v, int n);
+#define SHF_PKW_BATCH 1000      /* most items of one SETITEMS or APPENDS, as Python has it */
+
+/* Opcodes, as pickletools.py names them. */
+#define SHF_PKW_MARK '('
+#define SHF_PKW_TUPLE 't'
+#define SHF_PKW_TUPLE1 '\x85'
+#define SHF_PKW_TUPLE2 '\x86'
+#define SHF_PKW_EMPTY_TUPLE ')'
+#define SHF_PKW_EMPTY_DICT '}'
+#define SHF_PKW_EMPTY_LIST ']'
+#define SHF_PKW_SETITEMS 'u'
+#define SHF_PKW_APPEND 'a'
+#define SHF_PKW_REDUCE 'R'
+#define SHF_PKW_NEWOBJ '\x81'
+#define SHF_PKW_BUILD 'b'
+#define SHF_PKW_BINPERSID 'Q'
+#define SHF_PKW_NEWFALSE '\x89'
+#define SHF_PKW_NONE 'N'
+#endif

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pickles of tensors, as torch.save writes them. */
+#ifndef SHF_TORCH_WRITE_H
+#define SHF_TORCH_WRITE_H
+#include "layout.h"
+#include "pickle_write.h"
+
+#define SHF_TORCH_ARCHIVE "archive/"    /* the folder of all records of a file */
+bool shf_torch_has_type(int32_t dtype);
+/* Puts the tensor, whose bytes are record data/<key> of the archive. */
+void shf_torch_put_tensor(struct shf_pkw *w, const struct shf_lt_tensor *t, uint32_t key);
+#endif
