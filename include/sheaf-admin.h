@@ -296,7 +296,9 @@ struct sheaf_export {
 	 *   and an index, and the attached files. If another program wrote the checkpoint,
 	 *   config.json, the tokenizer and similar files are copied from its directory.
 	 * - "torch": one file that torch.load(weights_only=True) opens, with the dictionary of a
-	 *   model's state. file_bytes_max must be 0. */
+	 *   model's state. file_bytes_max must be 0.
+	 * - "dcp": a directory that torch.distributed.checkpoint loads, with the same
+	 *   dictionary. */
 	const char *format;
 	int32_t all_families;           /* not 0: all families are written, each as a dictionary of
 	                                 * its own under its name. family, prefix and dtype must be

@@ -19,7 +19,7 @@ static int put_index(struct shf_export_dir *d, const struct shf_export *x,
 	const char *name;
 	int rc = 0;
 
-	name = format->index ? format->index(&x->plan, &text, &rc, err) : NULL;
+	name = format->index ? format->index(&x->plan, x->opts, &text, &rc, err) : NULL;
 	if (rc == 0 && name)
 		rc = shf_export_dir_put(d, name, text.data, text.len, err);
 	shf_buf_release(&text);

@@ -21,12 +21,17 @@ struct shf_export_file {
 	struct shf_buf holes;           /* owned; struct shf_export_hole, in order of place */
 	uint64_t bytes;                 /* of the whole file */
 };
+struct shf_export_item {        /* a part of a file */
+	uint64_t at, bytes;
+};
 struct shf_export_plan {
 	struct shf_layout out;
 	uint32_t *from;                 /* owned; by tensor of `out`: the tensor of the step */
 	struct shf_export_file *files;  /* owned; out.files_n of them */
 	uint64_t *before;               /* owned; by position in out.by_place: bytes of the tensors
 	                                 * that are placed before it in its file */
+	struct shf_export_item *items;  /* in the arena of `out`; by tensor: the archive in its file
+	                                 * that has it alone; NULL: the format has none */
 	struct shf_crc32 *crc;          /* owned; tables, if a file has holes; else NULL */
 	uint64_t bytes;                 /* of all files together */
 };

@@ -21,11 +21,7 @@ static void put_family(struct shf_pkw *w, const struct shf_layout *l,
 	for (uint32_t i = 0; i < fam->tensors_n; i++) {
 		const struct shf_lt_tensor *t = &l->tensors[fam->first_tensor + i];
 
-		if (i % SHF_PKW_BATCH == 0) {
-			if (i)
-				shf_pkw_op(w, SHF_PKW_SETITEMS);
-			shf_pkw_op(w, SHF_PKW_MARK);
-		}
+		shf_pkw_next_item(w, i);
 		shf_pkw_text(w, t->name, strlen(t->name));
 		shf_torch_put_tensor(w, t, fam->first_tensor + i);
 	}

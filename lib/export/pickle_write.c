@@ -2,7 +2,6 @@
 /* Source: Lib/pickletools.py of Python 3.14. */
 #include "pickle_write.h"
 #include <string.h>
-#include "err.h"
 
 #define KNOWN_MAX (sizeof(((struct shf_pkw *)0)->known) / (2 * sizeof(char *)))
 
@@ -44,6 +43,14 @@ void shf_pkw_int(struct shf_pkw *w, uint64_t v)
 	}
 }
 
+void shf_pkw_next_item(struct shf_pkw *w, size_t i)
+{
+	if (i && i % 1000 == 0)
+		shf_pkw_op(w, SHF_PKW_SETITEMS);
+	if (i % 1000 == 0)
+		shf_pkw_op(w, SHF_PKW_MARK);
+}
+
 void shf_pkw_text(struct shf_pkw *w, const char *text, size_t n)
 {
 	shf_pkw_op(w, 'X');
@@ -64,10 +71,11 @@ static bool recall(struct shf_pkw *w, const char *module, const char *name)
 	return false;
 }
 
-/* Keeps the value that was put, so that it can be recalled. */
+/* Keeps the value that was put, so that it can be recalled. If there is no room, it is put again
+ * the next time. */
 static void keep(struct shf_pkw *w, const char *module, const char *name)
 {
-	if (!always(w->memo < KNOWN_MAX))
+	if (w->memo == KNOWN_MAX)
 		return;
 	shf_pkw_op(w, 'q');
 	shf_buf_u8(&w->out, (uint8_t)w->memo);

@@ -10,7 +10,7 @@ struct shf_pkw {
 	struct shf_buf out;             /* owned */
 	uint32_t memo;                  /* how many values can be recalled */
 	/* What can be recalled, in the order of its numbers; borrowed, static texts. */
-	struct { const char *module, *name; } known[48];        /* module NULL: a text */
+	struct { const char *module, *name; } known[64];        /* module NULL: a text */
 };
 void shf_pkw_begin(struct shf_pkw *w);
 void shf_pkw_end(struct shf_pkw *w);            /* appends STOP; the value on the stack is the
@@ -24,7 +24,9 @@ void shf_pkw_known_text(struct shf_pkw *w, const char *text);
 void shf_pkw_global(struct shf_pkw *w, const char *module, const char *name);
 /* Puts a tuple of n numbers. */
 void shf_pkw_ints(struct shf_pkw *w, const int64_t *v, int n);
-#define SHF_PKW_BATCH 1000      /* most items of one SETITEMS or APPENDS, as Python has it */
+/* Begins item i of a dictionary, whose last SETITEMS the caller puts. There is one for every 1000
+ * items, as Python has it, so that readers need little memory. */
+void shf_pkw_next_item(struct shf_pkw *w, size_t i);
 
 /* Opcodes, as pickletools.py names them. */
 #define SHF_PKW_MARK '('

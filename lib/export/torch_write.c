@@ -7,11 +7,16 @@
 #include "dtype.h"
 #include "torch_tensor.h"
 
-bool shf_torch_has_type(int32_t dtype)
+const char *shf_torch_name(int32_t dtype)
 {
 	const char *storage;
 
-	return shf_torch_type_name(dtype, &storage) != NULL;
+	return shf_torch_type_name(dtype, &storage);
+}
+
+bool shf_torch_has_type(int32_t dtype)
+{
+	return shf_torch_name(dtype) != NULL;
 }
 
 /* Puts the persistent id of the storage: ("storage", class, key, "cpu", items). */

@@ -7,6 +7,7 @@
 
 #define SHF_TORCH_ARCHIVE "archive/"    /* the folder of all records of a file */
 bool shf_torch_has_type(int32_t dtype);
+const char *shf_torch_name(int32_t dtype);      /* in module torch; static */
 /* Puts the tensor, whose bytes are record data/<key> of the archive. */
 void shf_torch_put_tensor(struct shf_pkw *w, const struct shf_lt_tensor *t, uint32_t key);
 #endif

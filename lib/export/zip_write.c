@@ -45,17 +45,21 @@ static void add_common(struct shf_buf *out, const struct record *r, bool is_wide
 	shf_buf_u16(out, (uint16_t)extra_n);
 }
 
-/* Adds a local header. Its last extra field makes `before` bytes later a multiple of ALIGN. */
-static void add_local(struct shf_zip_out *z, const struct record *r, size_t before)
+/* Adds a local header. before: how many bytes of the data come before what is aligned, for which
+ * there is an extra field; NULL: nothing is. */
+static void add_local(struct shf_zip_out *z, const struct record *r, const size_t *before)
 {
 	bool is_long = r->bytes >= UINT32_MAX;
-	size_t name_n = strlen(r->name), wide = is_long ? 20 : 0;
-	uint64_t data = z->at + LOCAL_BYTES + name_n + wide + 4 + before;
-	size_t pad = (size_t)(ALIGN - data % ALIGN) % ALIGN;
+	size_t name_n = strlen(r->name), wide = is_long ? 20 : 0, pad = 0;
 	struct shf_buf b = SHF_BUF_INIT;
+	uint64_t data;
 
+	if (before) {
+		data = z->at + LOCAL_BYTES + name_n + wide + 4 + *before;
+		pad = (size_t)(ALIGN - data % ALIGN) % ALIGN;
+	}
 	shf_buf_u32(&b, 0x04034b50);
-	add_common(&b, r, is_long, wide + 4 + pad);
+	add_common(&b, r, is_long, wide + (before ? 4 + pad : 0));
 	shf_buf_add(&b, r->name, name_n);
 	if (is_long) {
 		shf_buf_u16(&b, 1);
@@ -63,9 +67,11 @@ static void add_local(struct shf_zip_out *z, const struct record *r, size_t befo
 		shf_buf_u64(&b, r->bytes);
 		shf_buf_u64(&b, r->bytes);
 	}
-	shf_buf_add(&b, "FB", 2);       /* as torch marks its padding */
-	shf_buf_u16(&b, (uint16_t)pad);
-	(void)shf_buf_extend(&b, pad);
+	if (before) {
+		shf_buf_add(&b, "FB", 2);       /* as torch marks its padding */
+		shf_buf_u16(&b, (uint16_t)pad);
+		(void)shf_buf_extend(&b, pad);
+	}
 	z->file->header.oom |= b.oom;
 	put(z, b.data, b.len);
 	shf_buf_release(&b);
@@ -111,7 +117,7 @@ void shf_zip_add(struct shf_zip_out *z, const char *name, const void *bytes, siz
 	struct record r = { name, n, z->at - z->begin, shf_crc32_more(z->plan->crc, 0, bytes, n) };
 
 	add_central(z, &r);
-	add_local(z, &r, 0);
+	add_local(z, &r, NULL);
 	put(z, bytes, n);
 }
 
@@ -129,7 +135,7 @@ void shf_zip_add_tensor(struct shf_zip_out *z, const char *name, const void *bef
 		add_hole(&z->late, z->central.len + 16, i, more);
 	}
 	add_central(z, &r);
-	add_local(z, &r, n);
+	add_local(z, &r, &n);
 	put(z, before, n);
 	t->off = z->at;
 	z->at += t->bytes;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes the bytes of a zip archive that are not those of tensors. Records are stored as they are,
- * and data begins at a multiple of 64 bytes of the file, as torch.save aligns it. Sizes and offsets
- * that need it are those of zip64. The CRC-32 of a record with a tensor is a hole (export_plan.h).
+ * and tensors begin at multiples of 64 bytes of the file, as torch.save aligns them. Sizes and
+ * offsets that need it are those of zip64. The CRC-32 of a record with a tensor is a hole
+ * (export_plan.h).
  *
  * Source: APPNOTE.TXT 6.3.10 of PKWARE. */
 #ifndef SHF_ZIP_WRITE_H

@@ -128,6 +128,18 @@ t 0 'whose sums are right' "$SHEAF" verify out.pt
 t 0 'and whose values are those of the source' "$SHEAF" diff dst out.pt
 t 1 'it is not replaced' "$SHEAF" export dst out.pt --format torch
 has 'and named' err 'out.pt: exists'
-t 0 'all families' "$SHEAF" export f/training.pt all.pt --format torch --all
-t 0 'are dictionaries' "$SHEAF" show all.pt --json
-json 'with their names' 'all(x["name"].startswith("model.") for x in o[0]["tensors"])'
+for format in torch dcp; do
+	t 0 "all families are exported in format $format" \
+		"$SHEAF" export f/paddle-uc all.$format --format $format --all
+	t 0 'as dictionaries' "$SHEAF" show all.$format --json
+	json 'with their names' '{x["name"].split(".")[0] for x in o[0]["tensors"]} == \
+		set("model master_weights optimizer".split())'
+	"$SHEAF" cat f/paddle-uc norm.weight/moment1_0 --family optimizer >moment &&
+		"$SHEAF" cat all.$format optimizer.norm.weight/moment1_0 | cmp - moment
+	result $? 'and their values'
+done
+t 0 'a directory of DCP is exported in files of some size' \
+	"$SHEAF" export dst out.dcp --format dcp --max-shard-size 4K
+[ -f out.dcp/.metadata ] && [ -f out.dcp/__0_1.distcp ] && [ ! -e out.dcp.partial ]
+result $? 'and metadata'
+t 0 'whose values are those of the source' "$SHEAF" diff dst out.dcp

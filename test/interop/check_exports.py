@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Has the command export checkpoints, and the software whose format it is open them.
 
-usage: check_exports.py SHEAF
+usage: check_exports.py SHEAF FOREIGN, a checkpoint of other software with three families
 Prints TAP. Skips all where torch is not installed.
 """
+import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,6 +14,12 @@ import zipfile
 
 try:
     import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 except ImportError:
     print("1..0 # SKIP torch is not installed")
     sys.exit(77)
@@ -80,11 +88,82 @@ def check_torch(at, source, want):
     result(run("diff", source, path).returncode == 0, "sheaf diff finds no difference")
 
 
+def load_on_rank(rank, ranks, at, names):
+    """Loads the directory as one rank of several, "long" cut into rows; exits with 1 if it is not
+    what was saved."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{at}/meet-{ranks}", rank=rank,
+                            world_size=ranks)
+    want = torch.load(f"{at}/source.pt", mmap=True)
+    have = {name: torch.zeros_like(want[name]) for name in names}
+    mesh = init_device_mesh("cpu", (ranks,))
+    have["long"] = distribute_tensor(torch.zeros_like(want["long"]), mesh, [Shard(0)])
+    dcp.load(have, checkpoint_id=f"{at}/dcp")
+    mine = have["long"].to_local()
+    first = compute_local_shape_and_global_offset(want["long"].shape, mesh, [Shard(0)])[1][0]
+    want["long"] = want["long"][first:first + len(mine)]
+    have["long"] = mine
+    bad = differs(have, want)
+    dist.destroy_process_group()
+    if bad:
+        print(f"# rank {rank} of {ranks}: {bad}", file=sys.stderr)
+    os._exit(1 if bad else 0)
+
+
+def loads_on(ranks, at, names):
+    begun = []
+    for rank in range(ranks):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                load_on_rank(rank, ranks, at, names)
+            except BaseException as e:
+                print(f"# rank {rank} of {ranks}: {e!r}", file=sys.stderr)
+                os._exit(1)
+        begun.append(pid)
+    return all([os.waitpid(pid, 0)[1] == 0 for pid in begun])
+
+
+def check_dcp(at, source, want):
+    made = run("convert", source, f"{at}/dcp", "--format", "dcp", "--max-shard-size", "3M")
+    result(made.returncode == 0, "a directory for torch.distributed.checkpoint is written",
+           made.stderr.strip())
+    files = sorted(os.listdir(f"{at}/dcp"))
+    result(files == [".metadata", "__0_0.distcp", "__0_1.distcp", "__0_2.distcp"],
+           "in files of at most so many bytes, or with one tensor", str(files))
+    for ranks in (1, 4):
+        result(loads_on(ranks, at, list(want)), f"dcp.load gives each tensor under {ranks} ranks")
+    dcp_to_torch_save(f"{at}/dcp", f"{at}/whole.pt")
+    bad = differs(torch.load(f"{at}/whole.pt", weights_only=True), want)
+    result(bad is None, "dcp_to_torch_save, which needs no state, gives them, too", bad or "")
+    result(run("verify", f"{at}/dcp").returncode == 0, "sheaf verify finds each CRC-32 right")
+    result(run("diff", source, f"{at}/dcp").returncode == 0, "sheaf diff finds no difference")
+
+
+def check_families(at, source):
+    """Several families are dictionaries in one, for torch and for DCP."""
+    result(run("export", source, f"{at}/all.pt", "--format", "torch", "--all").returncode == 0,
+           "all families are written to one file")
+    have = torch.load(f"{at}/all.pt", weights_only=True)
+    names = {family: set(tensors) for family, tensors in have.items()}
+    shown = json.loads(run("show", source, "--json").stdout)["tensors"]
+    want = {f: {t["name"] for t in shown if t["family"] == f} for f in {t["family"] for t in shown}}
+    result(names == want and len(want) == 3, "as a dictionary of dictionaries", str(names))
+    run("export", source, f"{at}/all-dcp", "--format", "dcp", "--all")
+    loaded = {family: {name: torch.zeros_like(t) for name, t in tensors.items()}
+              for family, tensors in have.items()}
+    dcp.load(loaded, checkpoint_id=f"{at}/all-dcp", no_dist=True)
+    bad = [bad for family in have if (bad := differs(loaded[family], have[family]))]
+    result(not bad, "and dcp.load gives the same", str(bad))
+
+
 def main():
     with tempfile.TemporaryDirectory() as at:
         want = tensors()
         torch.save(want, f"{at}/source.pt")
+        check_dcp(at, f"{at}/source.pt", want)
         check_torch(at, f"{at}/source.pt", want)
+        check_families(at, sys.argv[2])
     print(f"1..{done[0]}")
     return 1 if done[1] else 0
 

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A directory as torch.distributed.checkpoint writes it: files __0_<n>.distcp, in which each tensor
+ * is an archive of torch.save of its own, and .metadata, a pickle that says where they are. Each
+ * tensor is one box. Several families are dictionaries in one from family to dictionary: then a
+ * tensor is called <family>.<name>, as DCP calls what is nested.
+ *
+ * Source: torch/distributed/checkpoint/metadata.py, filesystem.py and _nested_dict.py of torch
+ * 2.13, and directories that torch 2.13 wrote. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "err.h"
+#include "export_place.h"
+#include "torch_write.h"
+#include "zip_write.h"
+
+#define METADATA "torch.distributed.checkpoint.metadata"
+#define FILESYSTEM "torch.distributed.checkpoint.filesystem"
+#define ITEM_MOST 2048          /* most bytes of an archive that are not of its tensor */
+
+/* ---- archives ---- */
+
+/* Adds the archive of tensor i at byte `at` of file f. Returns where it ends. */
+static uint64_t add_item(struct shf_export_plan *plan, uint32_t f, uint64_t at, uint32_t i)
+{
+	struct shf_export_file *file = &plan->files[f];
+	struct shf_zip_out z;
+	struct shf_pkw w;
+	uint64_t end;
+
+	shf_pkw_begin(&w);
+	shf_torch_put_tensor(&w, &plan->out.tensors[i], 0);
+	shf_pkw_end(&w);
+	shf_zip_begin(&z, plan, file, at);
+	shf_zip_add(&z, SHF_TORCH_ARCHIVE "data.pkl", w.out.data, w.out.len);
+	shf_zip_add(&z, SHF_TORCH_ARCHIVE "byteorder", "little", 6);
+	shf_zip_add(&z, SHF_TORCH_ARCHIVE "version", "3\n", 2);
+	shf_zip_add_tensor(&z, SHF_TORCH_ARCHIVE "data/0", NULL, 0, i);
+	file->header.oom |= w.out.oom;
+	shf_pkw_release(&w);
+	end = shf_zip_end(&z);
+	plan->items[i] = (struct shf_export_item){ at, end - at };
+	return end;
+}
+
+/* Divides the tensors among files. Returns how many files there are. */
+static size_t divide(struct shf_export_plan *plan, const uint32_t *order, uint64_t most)
+{
+	struct shf_layout *l = &plan->out;
+	uint64_t room = most;
+	size_t n = 0;
+
+	for (size_t i = 0; i < l->tensors_n; i++) {
+		struct shf_lt_tensor *t = &l->tensors[order[i]];
+		uint64_t need = t->bytes + ITEM_MOST;
+
+		if (i == 0 || need > room) {
+			room = most;
+			n++;
+		}
+		t->file = (uint32_t)n - 1;
+		room -= need < room ? need : room;
+	}
+	return n;
+}
+
+static int dcp_place(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
+                     const struct shf_export_opts *opts, struct sheaf_error *err)
+{
+	struct shf_layout *l = &plan->out;
+	uint32_t *order = shf_export_by_source(plan, step, err);
+	size_t n, i = 0;
+	int rc;
+
+	plan->items = shf_arena_alloc(&l->arena, l->tensors_n, sizeof(*plan->items));
+	if (!order || !plan->items)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory to place %zu tensors", l->tensors_n);
+	n = divide(plan, order, opts->file_bytes_max);
+	rc = shf_export_files_make(plan, n, err);
+	for (uint32_t f = 0; f < n && rc == 0; f++) {
+		char text[40], *name;
+		uint64_t at = 0;
+
+		snprintf(text, sizeof(text), "__0_%" PRIu32 ".distcp", f);
+		name = shf_arena_strdup(&l->arena, text, strlen(text));
+		for (; i < l->tensors_n && l->tensors[order[i]].file == f; i++)
+			at = add_item(plan, f, at, order[i]);
+		plan->files[f].header.oom |= !name;
+		rc = shf_export_file_end(plan, f, name ? name : "", at, err);
+	}
+	return rc == 0 ? shf_layout_number(l, err) : rc;
+}
+
+/* ---- metadata ---- */
+
+/* Begins an object of this class, whose members follow as keys and values. */
+static void object_begin(struct shf_pkw *w, const char *module, const char *name)
+{
+	shf_pkw_global(w, module, name);
+	shf_pkw_op(w, SHF_PKW_EMPTY_TUPLE);
+	shf_pkw_op(w, SHF_PKW_NEWOBJ);
+	shf_pkw_op(w, SHF_PKW_EMPTY_DICT);
+	shf_pkw_op(w, SHF_PKW_MARK);
+}
+
+static void object_end(struct shf_pkw *w)
+{
+	shf_pkw_op(w, SHF_PKW_SETITEMS);
+	shf_pkw_op(w, SHF_PKW_BUILD);
+}
+
+/* Puts torch.Size. dims NULL: of n zeros. */
+static void put_size(struct shf_pkw *w, const int64_t *dims, int n)
+{
+	static const int64_t zeros[SHEAF_DIMS_MAX];
+
+	shf_pkw_global(w, "torch", "Size");
+	shf_pkw_ints(w, dims ? dims : zeros, n);
+	shf_pkw_op(w, SHF_PKW_TUPLE1);
+	shf_pkw_op(w, SHF_PKW_REDUCE);
+}
+
+static void put_name(struct shf_pkw *w, const struct shf_layout *l, const struct shf_lt_tensor *t,
+                     bool nested)
+{
+	const char *family = nested ? l->families[t->family].name : "";
+	size_t n = strlen(family), dot = nested;
+
+	shf_pkw_op(w, 'X');             /* BINUNICODE */
+	shf_buf_u32(&w->out, (uint32_t)(n + dot + strlen(t->name)));
+	shf_buf_adds(&w->out, family);
+	shf_buf_adds(&w->out, nested ? "." : "");
+	shf_buf_adds(&w->out, t->name);
+}
+
+/* Puts TensorProperties: (dtype, layout, requires_grad, memory format, pin_memory). */
+static void put_properties(struct shf_pkw *w, const struct shf_lt_tensor *t)
+{
+	shf_pkw_global(w, METADATA, "TensorProperties");
+	shf_pkw_op(w, SHF_PKW_EMPTY_TUPLE);
+	shf_pkw_op(w, SHF_PKW_NEWOBJ);
+	shf_pkw_op(w, SHF_PKW_MARK);
+	shf_pkw_global(w, "torch", shf_torch_name(t->dtype));
+	shf_pkw_global(w, "torch.serialization", "_get_layout");
+	shf_pkw_known_text(w, "torch.strided");
+	shf_pkw_op(w, SHF_PKW_TUPLE1);
+	shf_pkw_op(w, SHF_PKW_REDUCE);
+	shf_pkw_op(w, SHF_PKW_NEWFALSE);
+	shf_pkw_global(w, METADATA, "_MEM_FORMAT_ENCODING");
+	shf_pkw_int(w, 0);              /* TORCH_CONTIGUOUS_FORMAT */
+	shf_pkw_op(w, SHF_PKW_TUPLE1);
+	shf_pkw_op(w, SHF_PKW_REDUCE);
+	shf_pkw_op(w, SHF_PKW_NEWFALSE);
+	shf_pkw_op(w, SHF_PKW_TUPLE);
+	shf_pkw_op(w, SHF_PKW_BUILD);
+}
+
+static void put_tensor(struct shf_pkw *w, const struct shf_lt_tensor *t)
+{
+	object_begin(w, METADATA, "TensorStorageMetadata");
+	shf_pkw_known_text(w, "properties");
+	put_properties(w, t);
+	shf_pkw_known_text(w, "size");
+	put_size(w, t->items.dim, t->items.ndim);
+	shf_pkw_known_text(w, "chunks");
+	shf_pkw_op(w, SHF_PKW_EMPTY_LIST);
+	object_begin(w, METADATA, "ChunkStorageMetadata");
+	shf_pkw_known_text(w, "offsets");
+	put_size(w, NULL, t->items.ndim);
+	shf_pkw_known_text(w, "sizes");
+	put_size(w, t->items.dim, t->items.ndim);
+	object_end(w);
+	shf_pkw_op(w, SHF_PKW_APPEND);
+	object_end(w);
+}
+
+/* Puts the key and the value of an entry of storage_data. */
+static void put_place(struct shf_pkw *w, const struct shf_export_plan *plan, size_t i, bool nested)
+{
+	const struct shf_lt_tensor *t = &plan->out.tensors[i];
+	const char *file = plan->files[t->file].name;
+
+	object_begin(w, METADATA, "MetadataIndex");
+	shf_pkw_known_text(w, "fqn");
+	put_name(w, &plan->out, t, nested);
+	shf_pkw_known_text(w, "offset");
+	put_size(w, NULL, t->items.ndim);
+	shf_pkw_known_text(w, "index");
+	shf_pkw_int(w, 0);
+	object_end(w);
+	object_begin(w, FILESYSTEM, "_StorageInfo");
+	shf_pkw_known_text(w, "relative_path");
+	shf_pkw_text(w, file, strlen(file));
+	shf_pkw_known_text(w, "offset");
+	shf_pkw_int(w, plan->items[i].at);
+	shf_pkw_known_text(w, "length");
+	shf_pkw_int(w, plan->items[i].bytes);
+	object_end(w);
+}
+
+/* Puts the path of a tensor in the dictionary that was saved. */
+static void put_path(struct shf_pkw *w, const struct shf_layout *l, const struct shf_lt_tensor *t,
+                     bool nested)
+{
+	const char *family = l->families[t->family].name;
+
+	if (nested)
+		shf_pkw_text(w, family, strlen(family));
+	shf_pkw_text(w, t->name, strlen(t->name));
+	shf_pkw_op(w, nested ? SHF_PKW_TUPLE2 : SHF_PKW_TUPLE1);
+}
+
+enum table { TENSORS, PATHS, PLACES };
+
+/* Puts one of the three dictionaries of the metadata. */
+static void put_table(struct shf_pkw *w, const struct shf_export_plan *plan, enum table table,
+                      bool nested)
+{
+	const struct shf_layout *l = &plan->out;
+
+	shf_pkw_op(w, SHF_PKW_EMPTY_DICT);
+	for (size_t i = 0; i < l->tensors_n; i++) {
+		const struct shf_lt_tensor *t = &l->tensors[i];
+
+		shf_pkw_next_item(w, i);
+		if (table != PLACES)
+			put_name(w, l, t, nested);
+		if (table == TENSORS)
+			put_tensor(w, t);
+		else if (table == PATHS)
+			put_path(w, l, t, nested);
+		else
+			put_place(w, plan, i, nested);
+	}
+	shf_pkw_op(w, SHF_PKW_SETITEMS);
+}
+
+static const char *dcp_index(const struct shf_export_plan *plan, const struct shf_export_opts *opts,
+                             struct shf_buf *out, int *rc, struct sheaf_error *err)
+{
+	bool nested = !opts->family;
+	struct shf_pkw w;
+
+	shf_pkw_begin(&w);
+	object_begin(&w, METADATA, "Metadata");
+	shf_pkw_known_text(&w, "state_dict_metadata");
+	put_table(&w, plan, TENSORS, nested);
+	shf_pkw_known_text(&w, "planner_data");
+	put_table(&w, plan, PATHS, nested);
+	shf_pkw_known_text(&w, "storage_data");
+	put_table(&w, plan, PLACES, nested);
+	shf_pkw_known_text(&w, "storage_meta");
+	shf_pkw_op(&w, SHF_PKW_NONE);
+	object_end(&w);
+	shf_pkw_end(&w);
+	*out = w.out;
+	if (out->oom)
+		*rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the metadata of %zu tensors",
+		               plan->out.tensors_n);
+	return ".metadata";
+}
+
+const struct shf_export_format shf_export_dcp = {
+	.name = "dcp",
+	.families = true,
+	.has_type = shf_torch_has_type,
+	.place = dcp_place,
+	.index = dcp_index,
+};
