@@ -88,7 +88,7 @@ static void say_left_out(const char *src, const char *dst)
 static int check_options(const struct cli_args *a)
 {
 	static const char *const alone[] = { "family", "prefix", "dtype" };
-	static const char *const formats[] = { "hf", "torch", "dcp" };
+	static const char *const formats[] = { "hf", "torch", "dcp", "npz" };
 	const char *format = cli_value(a, "format");
 	bool known = false;
 	char hint[80];
@@ -96,8 +96,9 @@ static int check_options(const struct cli_args *a)
 	for (size_t i = 0; format && i < sizeof(formats) / sizeof(formats[0]); i++)
 		known |= strcmp(format, formats[i]) == 0;
 	if (format && !known)
-		return cli_usage(a, "--format", "no such format", "hf, torch, dcp");
-	if (cli_flag(a, "max-shard-size") && format && strcmp(format, "torch") == 0) {
+		return cli_usage(a, "--format", "no such format", "hf, torch, dcp, npz");
+	if (cli_flag(a, "max-shard-size") && format &&
+	    (strcmp(format, "torch") == 0 || strcmp(format, "npz") == 0)) {
 		snprintf(hint, sizeof(hint), "--format %s makes one file", format);
 		return cli_usage(a, "--max-shard-size", "does not go with --format", hint);
 	}
@@ -159,7 +160,7 @@ static int run(const struct cli_args *a)
 }
 
 static const struct cli_opt opts[] = {
-	{ "format", "FORMAT", "hf, torch or dcp (hf)" },
+	{ "format", "FORMAT", "hf, torch, dcp or npz (hf)" },
 	{ "family", "F", "the family to write as the model (model)" },
 	{ "all", NULL, "write all families, each as a dictionary of its own" },
 	{ "prefix", "TEXT", "write only tensors whose names begin with TEXT, and remove it" },
@@ -188,6 +189,8 @@ const struct cli_verb cli_convert = {
 		"  torch  one file for torch.load, with a dictionary from names to tensors;\n"
 		"         with --all, one from families to dictionaries\n"
 		"  dcp    a directory of torch.distributed.checkpoint, with the same names\n"
+		"  npz    one file for numpy.load; NumPy has no BF16: see --dtype; with --all a\n"
+		"         name begins with that of the family and a slash\n"
 		"Nothing in SRC is executed. No tensor is in memory as a whole: memory is used\n"
 		"for the buffers and the list of tensors only.\n\n"
 		"The checksums of SRC are compared if it has any, and all files are read back\n"

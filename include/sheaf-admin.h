@@ -298,7 +298,8 @@ struct sheaf_export {
 	 * - "torch": one file that torch.load(weights_only=True) opens, with the dictionary of a
 	 *   model's state. file_bytes_max must be 0.
 	 * - "dcp": a directory that torch.distributed.checkpoint loads, with the same
-	 *   dictionary. */
+	 *   dictionary.
+	 * - "npz": one file that numpy.load opens. file_bytes_max must be 0. */
 	const char *format;
 	int32_t all_families;           /* not 0: all families are written, each as a dictionary of
 	                                 * its own under its name. family, prefix and dtype must be

@@ -24,7 +24,8 @@ struct shf_export_format {
 	const char *(*index)(const struct shf_export_plan *plan, const struct shf_export_opts *opts,
 	                     struct shf_buf *out, int *rc, struct sheaf_error *err);
 };
-extern const struct shf_export_format shf_export_safetensors, shf_export_torch, shf_export_dcp;
+extern const struct shf_export_format shf_export_safetensors, shf_export_torch, shf_export_dcp,
+	shf_export_npz;
 /* Returns the format of that name, or NULL. */
 const struct shf_export_format *shf_export_format(const char *name);
 /* Appends the names of all formats to *out, with commas. */

@@ -143,3 +143,7 @@ t 0 'a directory of DCP is exported in files of some size' \
 [ -f out.dcp/.metadata ] && [ -f out.dcp/__0_1.distcp ] && [ ! -e out.dcp.partial ]
 result $? 'and metadata'
 t 0 'whose values are those of the source' "$SHEAF" diff dst out.dcp
+t 2 'a type that NumPy does not have is refused' "$SHEAF" export one out.npz --format npz
+has 'by name' err 'is of type BF16, which format npz does not have'
+t 0 'unless it is converted' "$SHEAF" export one out.npz --format npz --dtype F32
+wrong "$SHEAF" export one other.npz --format npz --max-shard-size 1M
