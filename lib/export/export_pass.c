@@ -11,7 +11,13 @@
  * - The second one writes the files that the comparison found wrong, if there are any.
  * - The last one reads back what was written, when all files are durable.
  * Comparing and reading back bypass the page cache if the file system allows it, so that they see
- * what the disk has. */
+ * what the disk has.
+ *
+ * A zip archive has the CRC-32 of each record before its data and in its directory, and it is known
+ * only when the data has been read, by several threads in any order. Each chunk adds what its part
+ * contributes. A hole (export_plan.h) in the chunk of its whole tensor gets its sum there. All
+ * others are 0 until the last chunk of the file is done: then they are filled in before the file is
+ * synced, and the sums of their blocks are corrected. */
 #include "export_pass.h"
 #include <errno.h>
 #include <inttypes.h>

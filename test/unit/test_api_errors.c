@@ -203,6 +203,44 @@ TEST(a_report_is_sound_or_the_call_is_refused)
 	api_place_release(&p);
 }
 
+/* Options of an export that do not go together are refused, and both are named. */
+TEST(an_export_says_which_options_do_not_go_together)
+{
+	static const struct { struct sheaf_export how; const char *says; } all[] = {
+		{ { .format = "pickle" }, "how.format is 'pickle': there is no such format; use "
+		  "one of hf, torch, dcp, npz" },
+		{ { .format = "torch", .file_bytes_max = 1 }, "how.file_bytes_max and how.format "
+		  "torch do not go together: this format has one file" },
+		{ { .format = "npz", .file_bytes_max = 1 }, "how.file_bytes_max and how.format npz "
+		  "do not go together: this format has one file" },
+		{ { .format = "dcp", .family = "model", .all_families = 1 }, "how.all_families and "
+		  "how.family do not go together: a family is named to write it alone" },
+		{ { .all_families = 1 }, "how.all_families and how.format hf do not go together: "
+		  "such a directory has one family" },
+	};
+	struct sheaf_checkpoint *step = NULL;
+	struct sheaf_error err;
+	struct api_place p;
+	char to[80];
+	int rc;
+
+	api_place_init(&p);
+	api_place_fill(&p);
+	api_place_save(&p, 3);
+	snprintf(to, sizeof(to), "%s/export", p.dir);
+	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		struct sheaf_export how = all[i].how;
+
+		how.size = sizeof(how);
+		FILLS(sheaf_checkpoint_export(step, to, &how, NULL, &err), SHEAF_EINVAL,
+		      all[i].says);
+	}
+	CHECK(access(to, F_OK) != 0);
+	sheaf_checkpoint_close(step);
+	api_place_release(&p);
+}
+
 /* The calls that never communicate: what is wrong is said at once, and by the call itself. */
 TEST(each_local_call_says_what_is_wrong_with_its_arguments)
 {
