@@ -110,13 +110,14 @@ static bool hole_is_late(const struct shf_layout *l, const struct shf_export_hol
 	       (t->off + t->bytes - 1) / CHUNK != chunk;
 }
 
-/* Returns the first hole of a file that ends after byte `at`. */
-static const struct shf_export_hole *hole_after(const struct shf_export *x, uint32_t f, uint64_t at)
+/* Returns the holes of a file that have some of bytes [at, end), and sets *n to their number. */
+static const struct shf_export_hole *holes_in(const struct shf_export *x, uint32_t f, uint64_t at,
+                                              uint64_t end, size_t *n)
 {
-	size_t lo = 0, hi;
-	const struct shf_export_hole *h = shf_export_holes(&x->plan.files[f], &hi);
+	size_t lo = 0, hi, all;
+	const struct shf_export_hole *h = shf_export_holes(&x->plan.files[f], &all);
 
-	while (lo < hi) {
+	for (hi = all; lo < hi;) {
 		size_t mid = lo + (hi - lo) / 2;
 
 		if (h[mid].at + 4 <= at)
@@ -124,25 +125,20 @@ static const struct shf_export_hole *hole_after(const struct shf_export *x, uint
 		else
 			hi = mid;
 	}
-	return h + lo;
-}
-
-static const struct shf_export_hole *holes_end(const struct shf_export *x, uint32_t f)
-{
-	size_t n;
-	const struct shf_export_hole *h = shf_export_holes(&x->plan.files[f], &n);
-
-	return h + n;
+	for (*n = 0; lo + *n < all && h[lo + *n].at < end;)
+		++*n;
+	return *n ? h + lo : NULL;
 }
 
 /* Fills the holes of a chunk whose tensors are in it, too. */
 static void chunk_fill_holes(struct worker *w, uint32_t f, uint64_t at, uint64_t n)
 {
 	struct shf_export *x = w->x;
-	const struct shf_export_hole *h = hole_after(x, f, at), *end = holes_end(x, f);
+	size_t holes;
+	const struct shf_export_hole *h = holes_in(x, f, at, at + n, &holes);
 
 	pthread_mutex_lock(&x->lock);
-	for (; h < end && h->at < at + n; h++)
+	for (; holes--; h++)
 		if (!hole_is_late(&x->plan.out, h))
 			shf_put32(w->bytes + (h->at - at), x->crcs[h->tensor] ^ h->more);
 	pthread_mutex_unlock(&x->lock);
@@ -153,9 +149,10 @@ static void chunk_fill_holes(struct worker *w, uint32_t f, uint64_t at, uint64_t
 static void pass_over_holes(const struct shf_export *x, uint32_t f, uint64_t at, uint64_t n,
                             uint8_t *to, const uint8_t *from)
 {
-	const struct shf_export_hole *h = hole_after(x, f, at), *end = holes_end(x, f);
+	size_t holes;
+	const struct shf_export_hole *h = holes_in(x, f, at, at + n, &holes);
 
-	for (; h < end && h->at < at + n; h++)
+	for (; holes--; h++)
 		for (uint64_t i = h->at; i < h->at + 4 && hole_is_late(&x->plan.out, h); i++)
 			if (i >= at && i < at + n)
 				to[i - at] = from[i - at];
