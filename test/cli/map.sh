@@ -37,6 +37,12 @@ for pair in qwen2:qwen2-hf-paddle llama:llama-hf-paddle llama:llama-hf-megatron 
 	deepseek2:deepseek2-hf-megatron ernie45moe:ernie45moe-hf-paddle; do
 	both_ways "${pair%%:*}" "$maps/${pair#*:}.map" hf ''
 done
+for format in torch dcp; do
+	t 0 "what a map makes is written in format $format" "$SHEAF" convert llama-hf-megatron \
+		"mapped.$format" --format $format --map "$maps/llama-hf-megatron.map"
+done
+t 0 'with the same values' "$SHEAF" diff llama-hf-megatron.there mapped.torch
+t 0 'and the same' "$SHEAF" diff llama-hf-megatron.there mapped.dcp
 # Each map that comes with Sheaf was tried.
 for map in "$maps"/*.map; do
 	[ -d "$(basename "$map" .map).back" ]
@@ -61,6 +67,10 @@ t 0 'families are imported through a map' "$SHEAF" import uc run --map uc.map --
 json 'all of them, with the state of the optimizer' 'o[0]["step"] == 12 and o[0]["tensors"] == 30'
 t 0 'the step is the checkpoint' "$SHEAF" diff run uc --map uc.map --to paddle --json
 json 'in each tensor' 'o[-1]["tensors"] == 24 and o[-1]["left_out"] == []'
+t 0 'all families are exported through a map' \
+	"$SHEAF" export run mapped.pt --format torch --all --map uc.map --to paddle
+t 0 'and without one' "$SHEAF" export uc plain.pt --format torch --all
+t 0 'and are the same' "$SHEAF" diff mapped.pt plain.pt
 t 0 'and the checkpoint is the step' "$SHEAF" diff uc run --map uc.map
 t 0 'one family is converted' \
 	"$SHEAF" convert run master --family master_weights --map uc.map --to paddle
