@@ -82,12 +82,13 @@ static void copy_window(const struct shf_strided *s, uint64_t n, uint64_t dst, u
 static int read_axes(const struct shf_strided *s, int i, uint64_t src, uint8_t *to,
                      struct sheaf_error *err)
 {
-	const struct shf_axis *a = &s->axis[i];
+	const struct shf_axis *a;
 	uint64_t at = 0, most = s->direct ? 1 : SHF_WINDOW / s->window_bytes, n;
 	int rc = 0;
 
 	if (s->direct && i < s->inner)
 		return s->read(s->arg, to, s->axis[0].n * s->item, src, err);
+	a = i < 0 ? NULL : &s->axis[i];        /* -1: one item, or one window of all */
 	if (i > s->inner || (s->direct && i >= s->inner)) {
 		for (uint64_t k = 0; k < a->n && rc == 0; k++)
 			rc = read_axes(s, i - 1, src + k * a->src, to + k * a->dst, err);

@@ -755,7 +755,7 @@ int shf_map_parse(struct shf_map *m, const char *path, const char *text, size_t 
 	m->path = shf_arena_strdup(&m->arena, path, strlen(path));
 	if (!m->path)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to read it", path);
-	if (n > SHF_MAP_BYTES_MAX || !shf_utf8_is_valid(text, n) || memchr(text, 0, n))
+	if (n > SHF_MAP_BYTES_MAX || !shf_utf8_is_valid(text, n) || (n && memchr(text, 0, n)))
 		return shf_fail(err, SHEAF_EINVAL, "%s: is no map: it is no text of at most 1 MiB",
 		                path);
 	for (size_t at = 0; at < n && rc == 0; line++) {
