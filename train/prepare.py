@@ -97,6 +97,9 @@ class HuggingFace:
             self.tokenizer = tokenizers.Tokenizer.from_file(path)
         except Exception as error:      # the package raises no narrower type
             raise Bad("%s: it is not a tokenizer.json: %s" % (path, error)) from None
+        # They are of the inputs of a model, and would cut documents or add tokens to them.
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
         end = end or "<|endoftext|>"
         self.end = int(end) if end.isdigit() else self.tokenizer.token_to_id(end)
         if self.end is None:

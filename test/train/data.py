@@ -116,6 +116,16 @@ def of_a_tokenizer(w, files, want):
         done = w.prepare(files, name + ".out", "--tokenizer", w.path(name), "-j2")
         w.claims.check(done.returncode == 0 and w.read(name + ".out") == want,
                        "prepare.py with %s has the tokens of data" % name, done.stderr)
+    # What tokenizer.json says of the lengths of a model's inputs is not for the tokens of a file.
+    plain.enable_truncation(5)
+    plain.save(w.path("cut.json"))
+    plain.no_truncation()
+    plain.enable_padding(pad_id=7)
+    plain.save(w.path("padded.json"))
+    for name in "cut.json", "padded.json":
+        done = w.prepare(files, name + ".out", "--tokenizer", w.path(name))
+        w.claims.check(done.returncode == 0 and w.read(name + ".out") == want,
+                       "%s is neither cut nor padded" % name, done.stderr)
     # A trained one, as tokenizer.json and as ranks.
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
