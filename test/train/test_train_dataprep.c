@@ -243,3 +243,65 @@ TEST(inputs_that_cannot_be_used_are_refused)
 	make_fails(in, 2, "prep/none/more", TR_ENOENT, "prep/none/more.part-log");
 	rmtree("prep");
 }
+
+/* A file with a text of its own still has it. */
+static void check_kept(const char *path)
+{
+	char text[20] = "";
+	FILE *f = fopen(path, "rb");
+
+	CHECK(f && fgets(text, sizeof(text), f) && fclose(f) == 0);
+	CHECK_STR(text, "kept");
+}
+
+TEST(an_input_is_not_overwritten_whatever_its_name_is)
+{
+	static const char *const own[][2] = { { "prep/a.txt", "prep/o.part" },
+					      { "prep/a.txt", "prep/o.part-log" },
+					      { "prep/o", "prep/a.txt" } };
+
+	prepare();
+	for (int i = 0; i < 3; i++) {
+		const char *name = own[i][i < 2];
+
+		put_file(name, "kept", 4);
+		make_fails(own[i], 2, "prep/o", TR_EINVAL, "it is an input, too");
+		check_kept(name);
+		CHECK_INT(unlink(name), 0);
+	}
+	put_file("prep/kept", "kept", 4);
+	for (int i = 0; i < 2; i++) {
+		static const char *const kept[] = { "prep/kept" };
+
+		CHECK_INT(symlink("kept", own[i][1]), 0);
+		make_fails(kept, 1, "prep/o", TR_EINVAL, "it is an input, too");
+		check_kept("prep/kept");
+		CHECK_INT(unlink(own[i][1]), 0);
+	}
+	rmtree("prep");
+}
+
+TEST(files_of_others_are_not_overwritten)
+{
+	static const char *const names[] = { "prep/o.part", "prep/o.part-log" };
+
+	prepare();
+	for (int i = 0; i < 2; i++) {
+		put_file(names[i], "kept", 4);
+		make_fails(in, 4, "prep/o", TR_EINVAL, "it is in the way");
+		check_kept(names[i]);
+		CHECK_INT(unlink(names[i]), 0);
+	}
+	put_file("prep/kept", "kept", 4);
+	CHECK_INT(symlink("kept", names[0]), 0);
+	make_fails(in, 4, "prep/o", TR_EINVAL, "it is in the way");
+	/* Not even beside a log, as when it takes the place of the file while that is made. */
+	put_file(names[1], "", 0);
+	make_fails(in, 4, "prep/o", TR_EINVAL, "it is in the way");
+	CHECK_INT(unlink(names[0]), 0);
+	CHECK_INT(unlink(names[1]), 0);
+	CHECK_INT(symlink("kept", names[1]), 0);
+	make_fails(in, 4, "prep/o", TR_EIO, "prep/o.part-log");
+	check_kept("prep/kept");
+	rmtree("prep");
+}

@@ -84,21 +84,50 @@ static int look_at(const struct preparing *p, int i, struct stat *st, uint64_t *
 		   struct tr_error *err)
 {
 	char text[100];
-	struct stat out;
 
 	if (stat(p->o->in[i], st) < 0)
 		return failed(p->o->in[i], err);
 	if (!S_ISREG(st->st_mode))
 		return tr_fail(err, TR_EINVAL, "%s: not a file; give files of text or JSONL",
 			       p->o->in[i]);
-	if (stat(p->o->out, &out) == 0 && out.st_dev == st->st_dev && out.st_ino == st->st_ino)
-		return tr_fail(err, TR_EINVAL, "%s: it is an input, too; write to another file",
-			       p->o->out);
 	snprintf(text, sizeof(text), " %lld %lld %ld ", (long long)st->st_size,
 		 (long long)st->st_mtim.tv_sec, st->st_mtim.tv_nsec);
 	*hash = tr_crc64_more(*hash, p->o->in[i], strlen(p->o->in[i]) + 1);
 	*hash = tr_crc64_more(*hash, text, strlen(text));
 	return 0;
+}
+
+/* Fails if a file that will be written is an input. */
+static int check_no_input(const struct preparing *p, const char *name, struct tr_error *err)
+{
+	struct stat st, in;
+
+	if (stat(name, &st) < 0)
+		return errno == ENOENT ? 0 : failed(name, err);
+	for (int i = 0; i < p->o->n; i++)
+		if (stat(p->o->in[i], &in) == 0 && in.st_dev == st.st_dev &&
+		    in.st_ino == st.st_ino)
+			return tr_fail(err, TR_EINVAL, "%s: it is an input, too; write to "
+				       "another file", name);
+	return 0;
+}
+
+/* Fails if the files that will be written are inputs, or if OUT.part is not of an earlier call,
+ * which left its log beside it. */
+static int check_names(const struct preparing *p, const char *log, struct tr_error *err)
+{
+	struct stat part, log_st;
+	int rc = check_no_input(p, p->o->out, err);
+
+	if (rc == 0)
+		rc = check_no_input(p, p->part, err);
+	if (rc == 0)
+		rc = check_no_input(p, log, err);
+	if (rc == 0 && lstat(p->part, &part) == 0 &&
+	    (!S_ISREG(part.st_mode) || lstat(log, &log_st) < 0))
+		rc = tr_fail(err, TR_EINVAL, "%s: it is in the way, and no earlier call has left "
+			     "it; move it, or write to another file", p->part);
+	return rc;
 }
 
 static int64_t chunk_bytes(const struct preparing *p)
@@ -513,7 +542,7 @@ static int make_file(struct preparing *p, struct tr_error *err)
 	if (rc < 0)
 		return rc;
 	size = mask_at(p) + (p->masked ? p->place[p->chunks].token : 0);
-	p->fd = open(p->part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+	p->fd = open(p->part, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
 	if (p->fd < 0 || fstat(p->fd, &st) < 0)
 		return failed(p->part, err);
 	if (st.st_size != size) {
@@ -547,6 +576,8 @@ static int prepare(struct preparing *p, const char *log, struct tr_prepared *res
 {
 	int rc = list_chunks(p, err);
 
+	if (rc == 0)
+		rc = check_names(p, log, err);
 	if (rc == 0)
 		rc = tr_preplog_open(&p->log, log, p->work, p->chunk, p->chunks, err);
 	if (rc == 0)

@@ -15,6 +15,7 @@
 
 #include "itemhash.h"
 
+#define BEGIN "sheaf-train data "       /* of the first line */
 enum { LINE_MAX_BYTES = 160 };
 
 static int failed(const struct tr_preplog *log, struct tr_error *err)
@@ -61,12 +62,21 @@ static int take_sum(char *line)
 	return strcmp(space + 1, want) == 0;
 }
 
+/* Returns whether the file is a log: it begins as one, or its first line was cut short. */
+static int is_log(const struct tr_preplog *log)
+{
+	char begin[sizeof(BEGIN) - 1];
+	ssize_t n = pread(log->fd, begin, sizeof(begin), 0);
+
+	return n >= 0 && memcmp(begin, BEGIN, (size_t)n) == 0;
+}
+
 static void work_line(char *line, uint64_t work)
 {
 	char boot[64];
 
 	read_boot(boot, sizeof(boot));
-	snprintf(line, LINE_MAX_BYTES, "sheaf-train data %016" PRIx64 " %s", work, boot);
+	snprintf(line, LINE_MAX_BYTES, BEGIN "%016" PRIx64 " %s", work, boot);
 }
 
 /* Returns whether the line could be read. */
@@ -130,7 +140,7 @@ int tr_preplog_open(struct tr_preplog *log, const char *path, uint64_t work,
 	*log = (struct tr_preplog){ .path = strdup(path), .fd = -1 };
 	if (!log->path)
 		return tr_fail(err, TR_ENOMEM, "no memory for the name of a log");
-	log->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+	log->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
 	if (log->fd < 0)
 		return failed(log, err);
 	if (flock(log->fd, LOCK_EX | LOCK_NB) < 0) {
@@ -138,6 +148,12 @@ int tr_preplog_open(struct tr_preplog *log, const char *path, uint64_t work,
 		log->fd = -1;
 		return tr_fail(err, TR_EINVAL, "%s: another process makes this token file; wait "
 			       "for it, or write to another file", path);
+	}
+	if (!is_log(log)) {
+		close(log->fd);
+		log->fd = -1;
+		return tr_fail(err, TR_EINVAL, "%s: it is in the way, and is no log of sheaf-train "
+			       "data; move it, or write to another file", path);
 	}
 	good = read_lines(log, work, chunk, n);
 	if (!good)

@@ -25,7 +25,7 @@ struct tr_preplog {
 
 /* Opens the log, and reads what it has of these chunks into them. If it is not of the work with
  * this number, it begins again.
- * EINVAL: another process has it open; then log->fd is -1. */
+ * EINVAL: another process has it open, or it is another file; then log->fd is -1. */
 int tr_preplog_open(struct tr_preplog *log, const char *path, uint64_t work,
 		    struct tr_chunk *chunk, int64_t n, struct tr_error *err);
 /* Adds that a chunk is counted, or written if it was counted before. [any thread], one at a time */
