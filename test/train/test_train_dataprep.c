@@ -199,6 +199,16 @@ static void make_fails(const char *const *from, int n, const char *to, int code,
 	CHECK(strstr(err.msg, words) != NULL);
 }
 
+static void make_fails_without(const char *const *from, int n, const char *to, const char *words)
+{
+	const struct tr_prepare p = { .in = from, .n = n, .out = to, .jobs = 4, .chunk = 64 };
+	struct tr_prepared made;
+	struct tr_error err;
+
+	CHECK(tr_prepare_bytes(&p, &made, &err) < 0);
+	CHECK(strstr(err.msg, words) == NULL);
+}
+
 TEST(a_line_that_is_no_document_is_named_with_what_is_wrong)
 {
 	static const char *const bad[][2] = {
@@ -240,6 +250,9 @@ TEST(inputs_that_cannot_be_used_are_refused)
 	prepare();
 	make_fails(folder, 2, "prep/more", TR_EINVAL, "prep: not a file");
 	make_fails(folder, 1, "prep/a.txt", TR_EINVAL, "prep/a.txt: it is an input, too");
+	/* Another call would not help with that. */
+	make_fails(in, 4, "prep/a.txt/more", TR_EFAILED, "prep/a.txt/more: ");
+	make_fails_without(in, 4, "prep/a.txt/more", "run the same command again");
 	make_fails(in, 2, "prep/none/more", TR_ENOENT, "prep/none/more.part-log");
 	rmtree("prep");
 }
@@ -300,6 +313,12 @@ TEST(files_of_others_are_not_overwritten)
 	make_fails(in, 4, "prep/o", TR_EINVAL, "it is in the way");
 	CHECK_INT(unlink(names[0]), 0);
 	CHECK_INT(unlink(names[1]), 0);
+	CHECK_INT(mkfifo("prep/o", 0666), 0);
+	make_fails(in, 4, "prep/o", TR_EINVAL, "prep/o: it exists and is not a file; write to");
+	CHECK_INT(unlink("prep/o"), 0);
+	CHECK_INT(mkdir("prep/o", 0777), 0);
+	make_fails(in, 4, "prep/o", TR_EINVAL, "prep/o: it exists and is not a file; write to");
+	CHECK_INT(rmdir("prep/o"), 0);
 	CHECK_INT(symlink("kept", names[1]), 0);
 	make_fails(in, 4, "prep/o", TR_EIO, "prep/o.part-log");
 	check_kept("prep/kept");

@@ -62,10 +62,11 @@ struct worker {
 
 static int failed(const char *name, struct tr_error *err)
 {
-	int code = errno == ENOENT ? TR_ENOENT : TR_EIO;
+	int passes = errno == EIO || errno == ENOSPC || errno == EDQUOT;
+	int code = errno == ENOENT ? TR_ENOENT : passes ? TR_EIO : TR_EFAILED;
 
-	return tr_fail(err, code, "%s: %s%s", name, strerror(errno), code == TR_EIO ?
-		       "; run the same command again to continue" : "");
+	return tr_fail(err, code, "%s: %s%s", name, strerror(errno),
+		       passes ? "; run the same command again to continue" : "");
 }
 
 /* ---- what is to be done ---- */
@@ -112,13 +113,16 @@ static int check_no_input(const struct preparing *p, const char *name, struct tr
 	return 0;
 }
 
-/* Fails if the files that will be written are inputs, or if OUT.part is not of an earlier call,
- * which left its log beside it. */
+/* Fails if the files that will be written are inputs, if OUT is no file, or if OUT.part is not of
+ * an earlier call, which left its log beside it. */
 static int check_names(const struct preparing *p, const char *log, struct tr_error *err)
 {
-	struct stat part, log_st;
+	struct stat out, part, log_st;
 	int rc = check_no_input(p, p->o->out, err);
 
+	if (rc == 0 && stat(p->o->out, &out) == 0 && !S_ISREG(out.st_mode))
+		rc = tr_fail(err, TR_EINVAL, "%s: it exists and is not a file; write to another "
+			     "file", p->o->out);
 	if (rc == 0)
 		rc = check_no_input(p, p->part, err);
 	if (rc == 0)

@@ -25,7 +25,7 @@ struct tr_prepared {
 
 /* Writes the token file p->out. It appears whole, or not at all. If a call like this one was killed
  * and the inputs have not changed since, this one continues it: until then there are files
- * OUT.part and OUT.part-log. They remain, too, after EIO, such as when the disk is full.
+ * OUT.part and OUT.part-log. They remain, too, after EIO: the disk is full, or has failed.
  * EINVAL: an input cannot be used, or OUT or one of these two files is an input or another
  *         program's. Of lines of JSONL that cannot be used the message names the first. */
 int tr_prepare_bytes(const struct tr_prepare *p, struct tr_prepared *result, struct tr_error *err);
