@@ -180,6 +180,27 @@ TEST(documents_that_are_not_in_order_are_refused_where_they_are_read)
 	unlink("train-d");
 }
 
+TEST(a_file_with_other_documents_has_another_hash)
+{
+	static const unsigned char other[8] = { 4 };
+	int64_t begin[1001];
+	uint64_t hash[2];
+	struct tr_tokenfile f;
+	struct tr_error err;
+	FILE *to;
+
+	write_documents(begin);
+	CHECK_RC(tr_tokenfile_open(&f, "train-d", &err), 0, &err);
+	CHECK_RC(tr_tokenfile_hash(&f, &hash[0], &err), 0, &err);
+	to = fopen("train-d", "r+b");
+	CHECK(to && fseek(to, (long)f.documents_at + 8, SEEK_SET) == 0);
+	CHECK(begin[1] != 4 && fwrite(other, 1, 8, to) == 8 && fclose(to) == 0);
+	CHECK_RC(tr_tokenfile_hash(&f, &hash[1], &err), 0, &err);
+	CHECK(hash[0] != hash[1]);
+	tr_tokenfile_close(&f);
+	unlink("train-d");
+}
+
 TEST(each_epoch_has_each_sample_once_in_an_order_of_its_own)
 {
 	static const int64_t sizes[] = { 1, 2, 3, 5, 64, 65, 1000 };

@@ -312,6 +312,9 @@ int tr_tokenfile_hash(const struct tr_tokenfile *f, uint64_t *hash, struct tr_er
 		rc = hash_last(f, f->tokens_at, f->tokens_at + f->n * f->item_bytes, hash, err);
 	if (rc == 0 && f->mask_at >= 0)
 		rc = hash_last(f, f->mask_at, f->mask_at + f->n, hash, err);
+	if (rc == 0 && f->documents_at >= 0)
+		rc = hash_last(f, f->documents_at, f->documents_at + 8 * (f->documents + 1), hash,
+			       err);
 	return rc;
 }
 

@@ -33,9 +33,9 @@ int tr_tokenfile_mask(const struct tr_tokenfile *f, int64_t first, int64_t n, ui
  * EFORMAT: the file has no documents, or they are not in order. */
 int tr_tokenfile_documents(const struct tr_tokenfile *f, int64_t first, int64_t n, int64_t *begin,
 			   int64_t *found, struct tr_error *err);
-/* Sets *hash to a hash of the size of the file, its header, and the last MiB of its tokens and of
- * its mask. That is quick, and tells most files apart. A change in the middle of a large file is
- * not noticed. */
+/* Sets *hash to a hash of the size of the file, its header, and the last MiB of its tokens, of
+ * its mask and of its documents. That is quick, and tells most files apart. A change in the middle
+ * of a large file is not noticed. */
 int tr_tokenfile_hash(const struct tr_tokenfile *f, uint64_t *hash, struct tr_error *err);
 
 /* Returns the number of samples of `seq` tokens. The inputs of sample i are tokens[i * seq ...],
