@@ -160,15 +160,26 @@ class Ranks:
 
 # ---- the file ----
 
+def check_names(inputs, written):
+    """Refuses files to be written, OUT and its parts, that are inputs or no files, as devices."""
+    for path in written:
+        part_is_link = os.path.islink(path) and path != written[0]
+        if part_is_link or os.path.exists(path) and not os.path.isfile(path):
+            raise Bad("%s: it exists and is not a file; write to another file" % path)
+        if os.path.exists(path) and any(os.path.samefile(path, i) for i in inputs):
+            raise Bad("%s: it is an input, too; write to another file" % path)
+
+
 class Writer:
     """Tokens and masks go to files of their own, because the header comes before them and has their
     number."""
 
-    def __init__(self, path, tokenizer, name):
+    def __init__(self, path, inputs, tokenizer, name):
         self.path, self.name, self.end = path, name, tokenizer.end
         self.kind = "H" if tokenizer.size <= 1 << 16 else "I"
         self.begins, self.n, self.masked = array.array("q"), 0, False
         self.parts = [path + ".part-tokens", path + ".part-mask", path + ".part"]
+        check_names(inputs, [path] + self.parts)
         self.tokens, self.mask = (open(p, "wb") for p in self.parts[:2])
 
     def put(self, ids, counts):
@@ -271,7 +282,8 @@ def main():
         tokenizer = Ranks(tokenizers, args.tokenizer, args.end, args.pattern) \
             if args.tokenizer.endswith(".tiktoken") else \
             HuggingFace(tokenizers, args.tokenizer, args.end)
-        writer = Writer(args.o, tokenizer, os.path.basename(args.tokenizer))
+        writer = Writer(args.o, args.IN + [args.tokenizer], tokenizer,
+                        os.path.basename(args.tokenizer))
         prepare(args.IN, tokenizer, writer)
     except (Bad, OSError) as error:
         print("prepare.py: %s" % error, file=sys.stderr)

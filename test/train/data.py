@@ -181,6 +181,25 @@ def prepare_refuses(w):
                        done.stderr, left)
 
 
+def prepare_keeps_inputs(w):
+    for name in "kept", "kept.part", "kept.part-tokens", "kept.part-mask":
+        given = w.write(name, "text")
+        done = w.prepare([w.path("plain.txt"), given], "kept", "--tokenizer", w.path("bytes.json"))
+        with open(given, encoding="utf-8") as f:
+            w.claims.check(done.returncode == 2 and f.read() == "text" and
+                           done.stderr == "prepare.py: %s: it is an input, too; write to another "
+                           "file\n" % given, "prepare.py overwrites no input %s" % name,
+                           done.stderr)
+        os.unlink(given)
+    os.symlink("plain.txt", w.path("kept.part"))
+    os.mkfifo(w.path("other"))
+    for out, name in ("kept", "kept.part"), ("other", "other"):
+        done = w.prepare([w.path("lines.jsonl")], out, "--tokenizer", w.path("bytes.json"))
+        w.claims.check(done.returncode == 2 and done.stderr == "prepare.py: %s: it exists and is "
+                       "not a file; write to another file\n" % w.path(name),
+                       "prepare.py does not write through %s" % name, done.stderr)
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="sheaf-data-") as at:
         w = World(os.path.abspath(sys.argv[1]), at)
@@ -196,6 +215,7 @@ def main():
             return w.claims.end()
         of_a_tokenizer(w, files, want)
         prepare_refuses(w)
+        prepare_keeps_inputs(w)
         return w.claims.end()
 
 
