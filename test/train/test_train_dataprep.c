@@ -257,6 +257,40 @@ TEST(inputs_that_cannot_be_used_are_refused)
 	rmtree("prep");
 }
 
+/* Returns how many bytes this process has read, or 0 if the system does not tell. */
+static long long bytes_read(void)
+{
+	FILE *f = fopen("/proc/self/io", "re");
+	long long n = 0;
+
+	if (f && fscanf(f, "rchar: %lld", &n) != 1)
+		n = 0;
+	if (f)
+		fclose(f);
+	return n;
+}
+
+TEST(a_line_of_many_chunks_is_read_no_more_than_a_few_times)
+{
+	enum { LONG = 1 << 20 };
+	static const char *const lines[] = { "prep/long.jsonl" };
+	const struct tr_prepare p = { .in = lines, .n = 1, .out = "prep/o", .jobs = 2,
+				      .chunk = LONG / 256 };
+	struct tr_prepared made;
+	struct tr_error err;
+	long long before;
+	FILE *f;
+
+	prepare();
+	f = fopen(lines[0], "wb");
+	CHECK(f && fprintf(f, "{\"text\": \"%0*d\"}\n", LONG, 1) > LONG && fclose(f) == 0);
+	before = bytes_read();
+	CHECK_RC(tr_prepare_bytes(&p, &made, &err), 0, &err);
+	CHECK(made.tokens == LONG + 1 && made.documents == 1 && made.chunks > 256);
+	CHECK(bytes_read() - before < 16LL * LONG);
+	rmtree("prep");
+}
+
 /* A file with a text of its own still has it. */
 static void check_kept(const char *path)
 {

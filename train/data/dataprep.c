@@ -312,14 +312,15 @@ static int work_on_line(struct worker *w, const struct tr_chunk *c, int64_t at, 
 	return rc;
 }
 
-/* Moves to the first line that begins at byte `from` or later. Returns where that is. */
-static int64_t find_line(FILE *f, int64_t from)
+/* Moves to the first line that begins in bytes [from, to). Returns where that is: `to` or later if
+ * there is none, or at the end of the file. */
+static int64_t find_line(FILE *f, int64_t from, int64_t to)
 {
 	int c = 0;
 
 	if (from == 0 || fseeko(f, from - 1, SEEK_SET) < 0)
 		return 0;
-	for (from--; c != '\n' && (c = getc(f)) != EOF; from++)
+	for (from--; from < to && c != '\n' && (c = getc(f)) != EOF; from++)
 		;
 	return from;
 }
@@ -330,7 +331,7 @@ static int work_on_lines(struct worker *w, const struct tr_chunk *c, struct tr_c
 	const char *name = w->p->o->in[c->in];
 	FILE *f = fopen(name, "rbe");
 	int rc = f ? 0 : failed(name, err);
-	int64_t at = f ? find_line(f, c->from) : 0;
+	int64_t at = f ? find_line(f, c->from, c->to) : 0;
 	char *line = NULL;
 	size_t room = 0;
 
