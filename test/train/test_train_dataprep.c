@@ -36,7 +36,8 @@ static void put_lines(const char *path, int prompts)
 		if (prompts && i % 3)
 			fprintf(f, "{\"prompt\": \"p%0*d\", \"response\": \"r%d\"}\r\n", n, i, i);
 		else
-			fprintf(f, "{\"id\": %d, \"text\": \"t%0*d\\u0000\\u20ac\"}\n", i, n, i);
+			fprintf(f, "{\"id\": 18446744073709551%d, "
+				"\"text\": \"t%0*d\\u0000\\u20ac\"}\n", i, n, i);
 		if (i % 50 == 7)
 			fputs(" \n", f);
 	}
@@ -222,6 +223,8 @@ TEST(a_line_that_is_no_document_is_named_with_what_is_wrong)
 		{ "{\"text\": \"a\", \"prompt\": \"b\", \"response\": \"c\"}", "it must have" },
 		{ "{}", "it must have text" },
 		{ "{\"text\": \"a\", \"text\": \"b\"}", "duplicate" },
+		{ "{\"text\": \"a\", \"id\": 1e400}", "it cannot be read: real number overflow" },
+		{ "{\"text\": \"a\", \"\\u0000\": 1}", "it cannot be read: NUL byte" },
 		{ "{\"text\": \"\xff\"}", "unable to decode byte 0xff" },
 	};
 	static const char *const lines[] = { "prep/bad.jsonl" };

@@ -35,6 +35,14 @@ static int find_text(struct tr_jsonline *l, const char *key, const char **text, 
 	return 1;
 }
 
+/* Returns whether the line is JSON that the parser cannot represent. */
+static int is_beyond(const json_error_t *why)
+{
+	enum json_error_code code = json_error_code(why);
+
+	return code == json_error_numeric_overflow || code == json_error_null_byte_in_key;
+}
+
 int tr_jsonline_read(struct tr_jsonline *l, const char *line, size_t n)
 {
 	size_t response_n;
@@ -45,9 +53,11 @@ int tr_jsonline_read(struct tr_jsonline *l, const char *line, size_t n)
 	*l = (struct tr_jsonline){ .root = NULL };
 	if (is_blank(line, n))
 		return 0;
-	l->root = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+	l->root = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL |
+			     JSON_DECODE_INT_AS_REAL, &why);
 	if (!l->root)
-		return fails(l, "it is not JSON: ", why.text);
+		return fails(l, is_beyond(&why) ? "it cannot be read: " : "it is not JSON: ",
+			     why.text);
 	if (!json_is_object(l->root))
 		return fails(l, "it is not an object", "");
 	text = find_text(l, "text", &l->text, &l->text_n);
