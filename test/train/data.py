@@ -89,6 +89,9 @@ def refused(w):
     for files, args, words in (([bad], (), "bad.jsonl: line 3: text is not a string; correct"),
                                ([bad], ("-j0",), "-j 0: it must be a number of threads"),
                                ([bad], ("--tokenizer", "x.json"), "train/prepare.py"),
+                               ([bad], ("-o",), "-o: it needs a value"),
+                               ([bad], ("-j",), "-j: it needs a value"),
+                               ([bad], ("--tokenizer",), "--tokenizer: it needs a value"),
                                ([bad], ("--fast",), "--fast: there is no such option"),
                                ([w.at], (), "not a file"), ([], (), "data needs files")):
         done = w.data(files, "none", *args)

@@ -218,7 +218,11 @@ static int take_data_option(struct tr_prepare *p, int argc, char **argv, struct 
 	char *end;
 	long jobs;
 
-	if (strcmp(argv[0], "-o") == 0 && argc > 1) {
+	if (argc == 1 && (strcmp(argv[0], "-o") == 0 || strcmp(argv[0], "-j") == 0 ||
+			  strcmp(argv[0], "--tokenizer") == 0))
+		return tr_fail(err, TR_EINVAL, "%s: it needs a value; see sheaf-train --help",
+			       argv[0]);
+	if (strcmp(argv[0], "-o") == 0) {
 		p->out = value;
 	} else if (strncmp(argv[0], "-j", 2) == 0) {
 		int apart = !argv[0][2];
@@ -230,7 +234,7 @@ static int take_data_option(struct tr_prepare *p, int argc, char **argv, struct 
 				       "1 to %d", value, JOBS_MAX);
 		p->jobs = (int)jobs;
 		return 1 + apart;
-	} else if (strcmp(argv[0], "--tokenizer") == 0 && argc > 1) {
+	} else if (strcmp(argv[0], "--tokenizer") == 0) {
 		if (strcmp(value, "bytes") != 0)
 			return tr_fail(err, TR_EINVAL, "--tokenizer %s: it must be bytes; "
 				       "train/prepare.py has other tokenizers", value);
