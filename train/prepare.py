@@ -91,6 +91,16 @@ def documents(paths):
 
 # ---- tokenizers ----
 
+def is_number(end):
+    return end.isascii() and end.isdecimal()
+
+
+def number_of(end):
+    if len(end) > 10 or int(end) >= 1 << 32:
+        raise Bad("--end %.40s: the number of a token must be below 2^32" % end)
+    return int(end)
+
+
 class HuggingFace:
     def __init__(self, tokenizers, path, end):
         try:
@@ -101,11 +111,12 @@ class HuggingFace:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         end = end or "<|endoftext|>"
-        self.end = int(end) if end.isdigit() else self.tokenizer.token_to_id(end)
+        self.end = number_of(end) if is_number(end) else self.tokenizer.token_to_id(end)
         if self.end is None:
             raise Bad("%s: it has no token %s; name the one that ends documents with --end" %
                       (path, end))
-        self.size = max(self.tokenizer.get_vocab_size(with_added_tokens=True), self.end + 1)
+        # The numbers of tokens may have gaps, so there may be fewer tokens than that.
+        self.size = max([self.end, *self.tokenizer.get_vocab(with_added_tokens=True).values()]) + 1
 
     def encode(self, texts):
         return [e.ids for e in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
@@ -127,9 +138,9 @@ class Ranks:
                               (path, i)) from None
         if any(bytes([b]) not in self.ranks for b in range(256)):
             raise Bad("%s: it must have each of the 256 bytes as a token" % path)
-        if end and not end.isdigit():
+        if end and not is_number(end):
             raise Bad("--end %s: a file of ranks has no names; give the number of the token" % end)
-        self.end = int(end) if end else max(self.ranks.values()) + 1
+        self.end = number_of(end) if end else max(self.ranks.values()) + 1
         self.size = max(max(self.ranks.values()), self.end) + 1
         self.split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern or QWEN), "isolated")
         self.words = {}

@@ -129,6 +129,15 @@ def of_a_tokenizer(w, files, want):
         done = w.prepare(files, name + ".out", "--tokenizer", w.path(name))
         w.claims.check(done.returncode == 0 and w.read(name + ".out") == want,
                        "%s is neither cut nor padded" % name, done.stderr)
+    # A token may have a number far above the number of tokens.
+    far = json.loads(plain.to_str())
+    far["model"]["vocab"]["far"] = 70000
+    far["added_tokens"] = [{**far["added_tokens"][0], "content": "far", "id": 70000}]
+    w.write("far.json", json.dumps(far))
+    given = w.write("far.txt", "a far")
+    done = w.prepare([given], "far", "--tokenizer", w.path("far.json"), "--end", "256")
+    w.claims.check(done.returncode == 0 and w.read("far")["tokens"] == [97, 32, 70000, 256],
+                   "numbers of tokens may have gaps", done.stderr)
     # A trained one, as tokenizer.json and as ranks.
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -174,10 +183,15 @@ def back(tokenizer, tensors, end):
 def prepare_refuses(w):
     bad = w.write("bad2.jsonl", '{"text": "a"}\n{"prompt": "a"}\n')
     w.write("short.tiktoken", ranks([b"a"]))
-    for name, words in (("bytes.json", "bad2.jsonl: line 2: it must have text, or prompt and"),
-                        ("short.tiktoken", "each of the 256 bytes"),
-                        ("plain.txt", "it is not a tokenizer.json")):
-        done = w.prepare([bad], "none", "--tokenizer", w.path(name))
+    for name, args, words in (
+            ("bytes.json", (), "bad2.jsonl: line 2: it must have text, or prompt and"),
+            ("bytes.json", ("--end", "4294967296"), "--end 4294967296: the number of a token must"),
+            ("bytes.tiktoken", ("--end", "9" * 5000), ": the number of a token must be below"),
+            ("bytes.tiktoken", ("--end", "\u2460"), "a file of ranks has no names"),
+            ("bytes.json", ("--end", "\u2460"), "it has no token \u2460"),
+            ("short.tiktoken", (), "each of the 256 bytes"),
+            ("plain.txt", (), "it is not a tokenizer.json")):
+        done = w.prepare([bad], "none", "--tokenizer", w.path(name), *args)
         left = [f for f in os.listdir(w.at) if f.startswith("none")]
         w.claims.check(done.returncode == 2 and words in done.stderr and not left and
                        len(done.stderr.splitlines()) == 1, "prepare.py refuses it: %s" % words,
