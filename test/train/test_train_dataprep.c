@@ -3,12 +3,14 @@
 #include "t.h"
 
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "dataprep.h"
+#include "preplog.h"
 #include "rmtree.h"
 
 enum { LINES = 900, CHUNK = 512, TEXT = 5000, FILE_MAX = 1 << 21 };
@@ -291,6 +293,31 @@ TEST(a_line_of_many_chunks_is_read_no_more_than_a_few_times)
 	CHECK_RC(tr_prepare_bytes(&p, &made, &err), 0, &err);
 	CHECK(made.tokens == LONG + 1 && made.documents == 1 && made.chunks > 256);
 	CHECK(bytes_read() - before < 16LL * LONG);
+	rmtree("prep");
+}
+
+/* Another process deletes the log just before it is locked. */
+static const char *deleted;
+
+T_REPLACES int flock(int fd, int how)
+{
+	if (deleted)
+		CHECK_INT(unlink(deleted), 0);
+	deleted = NULL;
+	return (int)syscall(SYS_flock, fd, how);
+}
+
+TEST(a_log_that_is_deleted_before_it_is_locked_is_opened_again)
+{
+	struct tr_preplog log;
+	struct tr_chunk chunk = { .in = 0 };
+	struct tr_error err;
+
+	prepare();
+	deleted = "prep/log";
+	CHECK_RC(tr_preplog_open(&log, "prep/log", 1, &chunk, 1, &err), 0, &err);
+	CHECK(!deleted && access("prep/log", F_OK) == 0);
+	tr_preplog_close(&log, 1);
 	rmtree("prep");
 }
 

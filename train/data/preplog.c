@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "itemhash.h"
@@ -132,23 +133,42 @@ int tr_preplog_clear(struct tr_preplog *log, uint64_t work, struct tr_error *err
 	return put_line(log, line, err);
 }
 
+/* Opens the log and locks it. The process that had it locked may delete it in between; then there
+ * is another one to open. */
+static int open_locked(struct tr_preplog *log, struct tr_error *err)
+{
+	struct stat opened, named;
+
+	for (;;) {
+		log->fd = open(log->path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC,
+			       0666);
+		if (log->fd < 0)
+			return failed(log, err);
+		if (flock(log->fd, LOCK_EX | LOCK_NB) < 0) {
+			close(log->fd);
+			log->fd = -1;
+			return tr_fail(err, TR_EINVAL, "%s: another process makes this token file; "
+				       "wait for it, or write to another file", log->path);
+		}
+		if (fstat(log->fd, &opened) == 0 && lstat(log->path, &named) == 0 &&
+		    opened.st_dev == named.st_dev && opened.st_ino == named.st_ino)
+			return 0;
+		close(log->fd);
+	}
+}
+
 int tr_preplog_open(struct tr_preplog *log, const char *path, uint64_t work,
 		    struct tr_chunk *chunk, int64_t n, struct tr_error *err)
 {
 	int64_t good;
+	int rc;
 
 	*log = (struct tr_preplog){ .path = strdup(path), .fd = -1 };
 	if (!log->path)
 		return tr_fail(err, TR_ENOMEM, "no memory for the name of a log");
-	log->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
-	if (log->fd < 0)
-		return failed(log, err);
-	if (flock(log->fd, LOCK_EX | LOCK_NB) < 0) {
-		close(log->fd);
-		log->fd = -1;
-		return tr_fail(err, TR_EINVAL, "%s: another process makes this token file; wait "
-			       "for it, or write to another file", path);
-	}
+	rc = open_locked(log, err);
+	if (rc < 0)
+		return rc;
 	if (!is_log(log)) {
 		close(log->fd);
 		log->fd = -1;
