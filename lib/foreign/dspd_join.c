@@ -76,8 +76,7 @@ static bool is_aligned(uint64_t items, const struct shf_dspd_group *g)
  * values: padding is at the end of the run only. */
 static int settle_weights(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
 {
-	const struct shf_dspd_group *g = d->stage < 3 && p->kind == SHF_DSPD_FP32
-		? group_of(d, p->run) : NULL;
+	const struct shf_dspd_group *g = d->stage < 3 ? group_of(d, p->run) : NULL;
 	uint64_t start = 0, want = g ? g->items : 0;
 
 	for (size_t i = 0; i < n; i++) {
@@ -90,7 +89,7 @@ static int settle_weights(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
 			return part_bad(d, &p[i], "has a part of another length than rank 0; they "
 			                "are of several saves");
 	}
-	if (p->kind != SHF_DSPD_FP32 || (g ? is_aligned(start, g) : start == d->rank_items))
+	if (g ? is_aligned(start, g) : start == d->rank_items)
 		return 0;
 	if (g)
 		return shf_fail(d->err, SHEAF_EFORMAT, "%s: has a group of weights of %" PRIu64
@@ -101,6 +100,32 @@ static int settle_weights(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
 	                "rank has %" PRIu64 " by the shapes of the parameters; they are of several "
 	                "saves",
 	                shf_foreign_file(d->f, p->file)->where, start, d->rank_items);
+}
+
+/* Sets the starts of the parts of a frozen parameter, which are equal, rounded up, on all ranks. */
+static int settle_frozen(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
+{
+	const struct shf_dspd_param *of = (const struct shf_dspd_param *)(void *)d->params.data +
+		p->run;
+	uint64_t world = (uint64_t)d->world;
+	uint64_t each = of->items / world + (of->items % world != 0);
+
+	for (size_t i = 0; i < n; i++) {
+		p[i].start = i * each;
+		if (p[i].seq != i)
+			return shf_fail(d->err, SHEAF_EFORMAT, "%s: tensor %.*s: the file of the "
+			                "model of rank %zu has no part of it", d->f->path,
+			                shf_name_show(of->name), of->name, i);
+		if (p[i].items != each)
+			return shf_fail(d->err, SHEAF_EFORMAT, "%s: has a part of %" PRIu64
+			                " items of the frozen parameter %.*s, but each of %d ranks "
+			                "has %" PRIu64 "; the files are of several saves",
+			                shf_foreign_file(d->f, p[i].file)->where, p[i].items,
+			                shf_name_show(of->name), of->name, d->world, each);
+		if (p[i].dtype != p[0].dtype)
+			return part_bad(d, &p[i], "has weights of another type than rank 0");
+	}
+	return 0;
 }
 
 /* Sets the starts of a run of another kind: to those of the weights. */
@@ -142,8 +167,9 @@ static int settle_parts(struct shf_dspd *d)
 				return part_bad(d, &p[i], "has a part twice");
 			same++;
 		}
-		rc = p[i].kind == SHF_DSPD_FP32 || p[i].kind == SHF_DSPD_FROZEN
-		   ? settle_weights(d, &p[i], same) : settle_states(d, &p[i], same);
+		rc = p[i].kind == SHF_DSPD_FROZEN ? settle_frozen(d, &p[i], same)
+		   : p[i].kind == SHF_DSPD_FP32 ? settle_weights(d, &p[i], same)
+		   : settle_states(d, &p[i], same);
 	}
 	return rc;
 }

@@ -308,6 +308,10 @@ TEST(files_of_several_saves_are_refused)
 		{ 1, DSPD_NO_DICT, "has no optimizer_state_dict" },
 		{ 1, DSPD_NO_LIST, "has no list single_partition_of_fp32_groups" },
 		{ 3, DSPD_AUTOEP, "has experts that ZeRO 3 has cut" },
+		{ 3, DSPD_FROZEN_WHOLE, "has a part of 15 items of the frozen parameter frozen, "
+		  "but each of 3 ranks has 5" },
+		{ 3, DSPD_FROZEN_SHORT, "has a part of 4 items of the frozen parameter frozen" },
+		{ 3, DSPD_NO_FROZEN, "frozen: the file of the model of rank 1 has no part of it" },
 		{ 3, DSPD_NO_LIST, "has no list fp32_flat_groups" },
 	};
 

@@ -371,9 +371,11 @@ static void put_frozen(const struct dspd_plan *p, struct torch_bytes *b, struct 
 			.shape = { part } };
 		struct torch_bytes data = { 0 };
 
-		if (x->group >= 0)
+		if (x->group >= 0 || (p->flaw == DSPD_NO_FROZEN && rank == 1))
 			continue;
-		for (int64_t k = rank * part; k < (rank + 1) * part; k++) {
+		t.shape[0] = p->flaw == DSPD_FROZEN_WHOLE && rank == 0 ? n
+		           : part - (p->flaw == DSPD_FROZEN_SHORT && rank == p->ranks - 1);
+		for (int64_t k = rank * part; k < rank * part + t.shape[0]; k++) {
 			uint64_t v = k < n ? hand_value("model", x->name, SHEAF_BF16, k) : 0x7fc0;
 
 			torch_add(&data, &v, 2);
