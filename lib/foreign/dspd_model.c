@@ -117,6 +117,54 @@ static int model_params(struct shf_dspd *d, const struct shf_dspd_file *x,
 	return rc;
 }
 
+/* Compares the parameters of a dictionary with those of rank 0 from number *at on. */
+static bool same_params_of(const struct shf_dspd *d, const struct shf_pk *v, bool frozen,
+                           uint32_t group, size_t *at)
+{
+	const struct shf_dspd_param *p = (const void *)d->params.data;
+
+	if (!v || v->kind != SHF_PK_DICT || v->n > params_n(d) - *at)
+		return false;
+	for (uint32_t i = 0; i < v->n; i++) {
+		const struct shf_pk *key = v->u.a[2 * i], *shape = v->u.a[2 * i + 1];
+		const struct shf_dspd_param *of = &p[(*at)++];
+		int64_t items;
+
+		if (key->kind != SHF_PK_STR || !shf_pk_text_is(key, of->name) ||
+		    of->frozen != frozen || (!frozen && of->group != group) ||
+		    (shape->kind != SHF_PK_TUPLE && shape->kind != SHF_PK_LIST) ||
+		    shape->n != (uint32_t)of->ndim)
+			return false;
+		for (uint32_t k = 0; k < shape->n; k++)
+			if (!shf_pk_int(shape->u.a[k], &items) || items != of->dims[k])
+				return false;
+	}
+	return true;
+}
+
+/* Compares the parameters, their order and their shapes with those of rank 0: each rank of ZeRO 3
+ * has cut its part by what its own file says. */
+static int same_params(struct shf_dspd *d, const struct shf_dspd_file *x,
+                       const struct shf_pk *root)
+{
+	const struct shf_pk *shapes = shf_pk_get(root, "param_shapes");
+	const struct shf_pk *frozen = shf_pk_get(root, "frozen_param_shapes");
+	bool list = shapes && shapes->kind == SHF_PK_LIST, same = true;
+	size_t at = 0, n;
+
+	if (shapes && shapes->kind == SHF_PK_DICT)
+		same = same_params_of(d, shapes, false, 0, &at);
+	for (uint32_t i = 0; list && i < shapes->n && same; i++)
+		same = same_params_of(d, shapes->u.a[i], false, i, &at);
+	if (same && frozen && frozen->kind == SHF_PK_DICT)
+		same = same_params_of(d, frozen, true, 0, &at);
+	if (same && at == params_n(d))
+		return 0;
+	return shf_fail(d->err, SHEAF_EFORMAT, "%s: has other parameters than %s, or the same in "
+	                "another order or with other shapes; they are of several saves", x->where,
+	                shf_dspd_entries(d, false, &n)->name);
+}
+
 /* Reads how many experts each layer with experts has: a list of numbers, or one. */
 static void model_experts(struct shf_dspd *d, const struct shf_pk *root)
 {
@@ -290,6 +338,8 @@ static int model_file(struct shf_dspd *d, const char *name, int rank, bool first
 		              x.where, ranks, d->mp_n);
 	if (rc == 0 && first)
 		rc = model_params(d, &x, root);
+	if (rc == 0 && !first)
+		rc = same_params(d, &x, root);
 	if (rc == 0 && first)
 		rc = shf_dspd_boxes(d, root);
 	if (rc == 0 && first)

@@ -319,6 +319,14 @@ TEST(files_of_several_saves_are_refused)
 		foreign_refused(saved(flaws[i].stage, 3, flaws[i].flaw), DIR_DS, flaws[i].why);
 }
 
+TEST(ranks_of_zero_3_that_say_other_parameters_are_refused)
+{
+	for (enum dspd_flaw flaw = DSPD_RANK_ORDER; flaw <= DSPD_RANK_FEWER; flaw++)
+		foreign_refused(saved(3, 3, flaw), DIR_DS, "zero_pp_rank_1_mp_rank_00_model_states."
+		                "pt: has other parameters than zero_pp_rank_0_mp_rank_00_model_"
+		                "states.pt");
+}
+
 TEST(a_universal_checkpoint_without_weights_of_a_parameter_is_refused)
 {
 	for (int stage = 1; stage <= 3; stage += 2) {

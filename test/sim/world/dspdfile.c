@@ -312,22 +312,28 @@ static void optimizer_file(struct simdisk *disk, const char *dir, const struct d
 
 /* ---- the file of the model ---- */
 
-static void put_shapes(const struct dspd_plan *p, struct torch_bytes *b, int group)
+/* Appends the shapes of a group. rank 1: it may have another name, shape or order. */
+static void put_shapes(const struct dspd_plan *p, struct torch_bytes *b, int group, int rank)
 {
+	enum dspd_flaw other = rank == 1 ? p->flaw : DSPD_SOUND;
+	bool turned = other == DSPD_RANK_SHAPE || (other == DSPD_RANK_FROZEN && group < 0);
 	bool lie = p->flaw == DSPD_OTHER_SHAPE || p->flaw == DSPD_LIED_SHAPE;
 
 	put(b, "}(");
 	for (int i = 0; i < p->n; i++) {
-		const struct dspd_param *x = &p->params[i];
+		const struct dspd_param *x = p->params + (other == DSPD_RANK_ORDER ? p->n - 1 - i
+		                                          : i);
 
-		if (x->group != group)
+		if (x->group != group || (other == DSPD_RANK_FEWER && group < 0))
 			continue;
-		torch_text(b, p->flaw == DSPD_NAME_TWICE ? "w" : x->name);
+		torch_text(b, p->flaw == DSPD_NAME_TWICE ? "w"
+		           : other == DSPD_RANK_NAME && x == p->params ? "x" : x->name);
 		put(b, "ctorch\nSize\n(");
 		for (int d = 0; d < x->ndim; d++)
 			torch_int(b, p->flaw == DSPD_NEGATIVE ? -x->shape[d]
 			          : p->flaw == DSPD_HUGE ? INT64_MAX / 3
-			          : x->shape[d] + (d == 0 && lie ? 20 : 0));
+			          : x->shape[turned ? x->ndim - 1 - d : d] +
+			            (d == 0 && lie ? 20 : 0));
 		put(b, "t\x85R");
 	}
 	put(b, "u");
@@ -453,10 +459,10 @@ static void model_file(struct simdisk *disk, const char *dir, const struct dspd_
 	torch_text(&b, "param_shapes");
 	put(&b, "](");
 	for (int g = 0; g < groups_of(p); g++)
-		put_shapes(p, &b, g);
+		put_shapes(p, &b, g, rank);
 	put(&b, "e");
 	torch_text(&b, "frozen_param_shapes");
-	put_shapes(p, &b, -1);
+	put_shapes(p, &b, -1, rank);
 	if (p->stage == 3)
 		put_frozen(p, &b, &s, rank);
 	torch_text(&b, "shared_params");

@@ -28,7 +28,9 @@ enum dspd_flaw {
 	DSPD_NO_STATE, DSPD_SQUARE, DSPD_OTHER_TYPE, DSPD_NAME_TWICE, DSPD_NEGATIVE, DSPD_HUGE,
 	DSPD_FEW_GROUPS, DSPD_BAD_PADDING, DSPD_NO_DICT, DSPD_NO_LIST, DSPD_NO_OPTIMIZER,
 	DSPD_AUTOEP,
-	DSPD_FROZEN_WHOLE, DSPD_FROZEN_SHORT, DSPD_NO_FROZEN    /* a part of a frozen parameter */
+	DSPD_FROZEN_WHOLE, DSPD_FROZEN_SHORT, DSPD_NO_FROZEN,   /* a part of a frozen parameter */
+	/* What the file of the model of rank 1 says of the parameters. */
+	DSPD_RANK_ORDER, DSPD_RANK_NAME, DSPD_RANK_SHAPE, DSPD_RANK_FROZEN, DSPD_RANK_FEWER
 };
 struct dspd_plan {
 	int stage, ranks;               /* stage: 1 or 3 */
