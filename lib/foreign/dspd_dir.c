@@ -44,6 +44,23 @@ bool shf_dspd_name_of(struct shf_dspd_name *x, const char *name)
 	return x->optimizer ? x->dp >= 0 : strcmp(name, "_model_states.pt") == 0;
 }
 
+bool shf_dspd_layer_of(struct shf_dspd_layer *x, const char *name)
+{
+	int number;
+
+	*x = (struct shf_dspd_layer){ .layer = -1 };
+	if (!after(&name, "layer_") || !rank_number(&name, &x->layer))
+		return false;
+	x->expert = after(&name, "_expert_");
+	if (x->expert)
+		return rank_number(&name, &number) && after(&name, "_mp_rank_") &&
+		       rank_number(&name, &x->tp) && strcmp(name, "_model_states.pt") == 0;
+	if (strcmp(name, "-model_states.pt") && after(&name, "-model_") &&
+	    !rank_number(&name, &x->tp))
+		return false;
+	return strcmp(name, "-model_states.pt") == 0;
+}
+
 /* ---- looking into directories ---- */
 
 struct looked {

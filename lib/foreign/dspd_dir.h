@@ -12,6 +12,9 @@ struct shf_dspd_name {          /* what the name of a file says */
 };
 /* Returns false if it is no such name. */
 bool shf_dspd_name_of(struct shf_dspd_name *x, const char *name);
+struct shf_dspd_layer { int layer, tp; bool expert; };  /* a file of a layer or an expert */
+/* Takes the name of such a file apart. Returns false if it is none. */
+bool shf_dspd_layer_of(struct shf_dspd_layer *x, const char *name);
 struct shf_dspd_dir {
 	const char *folder;             /* in the arena; NULL: the directory itself */
 	bool universal;                 /* the folder was made by ds_to_universal */

@@ -7,46 +7,6 @@
 #include "dspd_save.h"
 #include "sort.h"
 
-struct layer_name { int layer, tp; bool expert; };
-
-static bool layer_number(const char **s, int *value)
-{
-	int n = 0;
-
-	for (*value = 0; **s >= '0' && **s <= '9' && n < 7; n++)
-		*value = 10 * *value + (*(*s)++ - '0');
-	return n > 0 && n < 7;
-}
-
-/* Takes the name of a file apart. Returns false if it is none of these. */
-static bool layer_name_of(struct layer_name *x, const char *name)
-{
-	static const char end[] = "-model_states.pt", model[] = "-model_", expert[] = "_expert_";
-	static const char mp[] = "_mp_rank_";
-	int number;
-
-	*x = (struct layer_name){ .layer = -1 };
-	if (strncmp(name, "layer_", 6))
-		return false;
-	name += 6;
-	if (!layer_number(&name, &x->layer))
-		return false;
-	x->expert = strncmp(name, expert, strlen(expert)) == 0;
-	if (x->expert) {
-		name += strlen(expert);
-		if (!layer_number(&name, &number) || strncmp(name, mp, strlen(mp)))
-			return false;
-		name += strlen(mp);
-		return layer_number(&name, &x->tp) && strcmp(name, "_model_states.pt") == 0;
-	}
-	if (strcmp(name, end) && strncmp(name, model, strlen(model)) == 0) {
-		name += strlen(model);
-		if (!layer_number(&name, &x->tp))
-			return false;
-	}
-	return strcmp(name, end) == 0;
-}
-
 static int weights_order(const void *a, const void *b)
 {
 	return strcmp(((const struct shf_dspd_weight *)a)->name,
@@ -55,7 +15,7 @@ static int weights_order(const void *a, const void *b)
 
 /* Adds one tensor of a file. */
 static int layer_tensor(struct shf_dspd *d, const struct shf_dspd_file *x,
-                        const struct layer_name *of, const struct shf_pk *key,
+                        const struct shf_dspd_layer *of, const struct shf_pk *key,
                         const struct shf_pk *v)
 {
 	struct shf_buf name = SHF_BUF_INIT;
@@ -83,7 +43,7 @@ static int layer_tensor(struct shf_dspd *d, const struct shf_dspd_file *x,
 	return rc < 0 ? rc : d->weights.oom ? shf_dspd_no_memory(d) : 0;
 }
 
-static int layer_file(struct shf_dspd *d, const char *name, const struct layer_name *of)
+static int layer_file(struct shf_dspd *d, const char *name, const struct shf_dspd_layer *of)
 {
 	struct shf_dspd_file x;
 	const struct shf_pk *root;
@@ -104,7 +64,7 @@ int shf_dspd_layers(struct shf_dspd *d)
 	const char *folder = d->dir.folder;
 	int fd = folder ? shf_foreign_folder(d->f, folder) : d->f->dir, tp_n = 1, rc;
 	struct shf_listing l = { .arena = NULL };
-	struct layer_name x;
+	struct shf_dspd_layer x;
 
 	if (fd < 0)
 		return shf_fail_sys(d->err, -fd, "%s/%s", d->f->path, folder);
@@ -112,14 +72,14 @@ int shf_dspd_layers(struct shf_dspd *d)
 	if (folder)
 		shf_sys_close(d->f->in, fd);
 	for (size_t i = 0; rc == 0 && i < shf_listing_n(&l); i++)
-		if (layer_name_of(&x, shf_listing_at(&l, i)) && !x.expert) {
+		if (shf_dspd_layer_of(&x, shf_listing_at(&l, i)) && !x.expert) {
 			d->layers = true;
 			tp_n = x.tp >= tp_n ? x.tp + 1 : tp_n;
 		}
 	if (d->layers)
 		d->tp_n = tp_n;
 	for (size_t i = 0; rc == 0 && i < shf_listing_n(&l); i++)
-		if (layer_name_of(&x, shf_listing_at(&l, i))) {
+		if (shf_dspd_layer_of(&x, shf_listing_at(&l, i))) {
 			d->mp = x.tp;
 			rc = layer_file(d, shf_listing_at(&l, i), &x);
 		}

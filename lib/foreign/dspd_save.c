@@ -58,11 +58,22 @@ const char *shf_dspd_keep(struct shf_dspd *d, const char *name, size_t n)
 	return own;
 }
 
-/* torch.save calls the folder in an archive as the file. So a file of another rank that was given
- * this name is found. */
+/* Whether a file that DeepSpeed saved as `was` has another name now. Old and new versions spell the
+ * name of a rank in several ways. */
+static bool has_been_renamed(const char *name, const char *was)
+{
+	struct shf_dspd_name x, y;
+	struct shf_dspd_layer layer;
+
+	if (shf_dspd_name_of(&x, name) && shf_dspd_name_of(&y, was))
+		return x.dp != y.dp || x.mp != y.mp || x.optimizer != y.optimizer;
+	return (shf_dspd_layer_of(&layer, was) || shf_dspd_name_of(&y, was)) && strcmp(name, was);
+}
+
+/* torch.save calls the folder in an archive as the file. So a file of another rank, layer or expert
+ * that was given this name is found. */
 static int check_renamed(struct shf_dspd *d, const struct shf_dspd_file *x, const char *name)
 {
-	struct shf_dspd_name is, was;
 	char text[256];
 	size_t n = x->zip.prefix.len;
 
@@ -70,11 +81,10 @@ static int check_renamed(struct shf_dspd *d, const struct shf_dspd_file *x, cons
 		return 0;
 	memcpy(text, x->zip.prefix.data, n);
 	memcpy(text + n - 1, ".pt", 4);
-	if (!shf_dspd_name_of(&is, name) || !shf_dspd_name_of(&was, text) ||
-	    (is.dp == was.dp && is.mp == was.mp && is.optimizer == was.optimizer))
+	if (!has_been_renamed(name, text))
 		return 0;
 	return shf_fail(d->err, SHEAF_EFORMAT, "%s: was saved as %s, and has been renamed; its "
-	                "values belong to that rank", x->where, text);
+	                "values belong to the file of that name", x->where, text);
 }
 
 int shf_dspd_open(struct shf_dspd *d, const char *under, const char *name,

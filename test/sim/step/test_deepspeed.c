@@ -319,6 +319,57 @@ TEST(files_of_several_saves_are_refused)
 		foreign_refused(saved(flaws[i].stage, 3, flaws[i].flaw), DIR_DS, flaws[i].why);
 }
 
+/* Puts a file of one weight, which torch.save called `saved_as`. */
+static void put_layer(struct simdisk *disk, const char *name, const char *saved_as)
+{
+	const struct torch_tensor t = { .name = "t", .dtype = SHEAF_F32, .ndim = 1,
+		.shape = { 4 } };
+	struct torch_bytes b = { 0 }, data = { calloc(16, 1), 16, 16 }, file;
+
+	torch_add(&b, "\x80\x02}(", 4);
+	torch_text(&b, "weight");
+	torch_put(&b, &t, 1, 0);
+	torch_add(&b, "u.", 2);
+	file = torch_archive_with(saved_as, &b, &data, 1);
+	CHECK_INT(simdisk_put(disk, name, file.p, file.n), 0);
+	free(file.p);
+	free(data.p);
+	free(b.p);
+}
+
+TEST(files_of_layers_and_experts_that_were_renamed_are_refused)
+{
+	static const struct { const char *name, *was; } files[] = {
+		{ "layer_01-model_states", "layer_02-model_states" },
+		{ "layer_01-model_00-model_states", "layer_01-model_01-model_states" },
+		{ "layer_0_expert_1_mp_rank_00_model_states",
+		  "layer_0_expert_0_mp_rank_00_model_states" },
+		{ "layer_01-model_states", "mp_rank_00_model_states" },
+	};
+
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		struct simdisk *disk = saved(1, 2, DSPD_SOUND);
+		char path[200], why[200];
+
+		snprintf(path, sizeof(path), SAVE "/%s.pt", files[i].name);
+		snprintf(why, sizeof(why), "was saved as %s.pt, and has been renamed",
+		         files[i].was);
+		put_layer(disk, path, files[i].was);
+		foreign_refused(disk, DIR_DS, why);
+	}
+}
+
+TEST(an_expert_under_its_own_name_is_read)
+{
+	static const char file[] = "layer_0_expert_1_mp_rank_00_model_states";
+	struct simdisk *disk = saved(1, 2, DSPD_SOUND);
+	char path[200];
+
+	snprintf(path, sizeof(path), SAVE "/%s.pt", file);
+	put_layer(disk, path, file);
+	says(disk, "global_step", "9");
+}
+
 TEST(ranks_of_zero_3_that_say_other_parameters_are_refused)
 {
 	for (enum dspd_flaw flaw = DSPD_RANK_ORDER; flaw <= DSPD_RANK_FEWER; flaw++)
