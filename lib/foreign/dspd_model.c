@@ -2,6 +2,7 @@
 /* The files of the model: mp_rank_00_model_states.pt; with ZeRO 3 zero_pp_rank_0_mp_rank_00_... of
  * each rank, whose tensors are empty, except for buffers and parts of frozen parameters. */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include "err.h"
 #include "dspd_save.h"
@@ -207,9 +208,32 @@ static int model_ties(struct shf_dspd *d, const struct shf_pk *v)
 
 /* ---- tensors ---- */
 
-/* Adds a tensor of the model. Empty tensors stand for parameters that ZeRO 3 has cut. */
+static int texts_order(const void *a, const void *b)
+{
+	const struct shf_pk *x = *(const struct shf_pk *const *)a;
+	const struct shf_pk *y = *(const struct shf_pk *const *)b;
+	int c = memcmp(x->u.s, y->u.s, x->n < y->n ? x->n : y->n);
+
+	return c ? c : (x->n > y->n) - (x->n < y->n);
+}
+
+/* Makes a sorted list of the texts of a list: *to, of const struct shf_pk *. */
+static int texts_of(struct shf_dspd *d, const struct shf_pk *list, struct shf_buf *to)
+{
+	for (uint32_t i = 0; list && list->kind == SHF_PK_LIST && i < list->n; i++)
+		if (list->u.a[i]->kind == SHF_PK_STR)
+			shf_buf_add(to, &list->u.a[i], sizeof(list->u.a[i]));
+	if (to->oom)
+		return shf_dspd_no_memory(d);
+	shf_records_sort(to->data, to->len / sizeof(list), sizeof(list), texts_order);
+	return 0;
+}
+
+/* Adds a tensor of the model. With ZeRO 3, empty tensors that are no buffers stand for parameters
+ * that it has cut. */
 static int model_tensor(struct shf_dspd *d, const struct shf_dspd_file *x,
-                        const struct shf_pk *key, const struct shf_pk *v)
+                        const struct shf_pk *key, const struct shf_pk *v,
+                        const struct shf_buf *buffers)
 {
 	struct shf_dspd_param *p = shf_dspd_param(d, key->u.s, key->n);
 	struct shf_torch_tensor t;
@@ -227,7 +251,9 @@ static int model_tensor(struct shf_dspd *d, const struct shf_dspd_file *x,
 	}
 	for (int i = 0; i < t.ndim; i++)
 		items *= t.dims->u.a[i]->u.i != 0;
-	if (d->stage == 3 && !items)
+	if (d->stage == 3 && !items &&
+	    !(buffers->len && bsearch(&key, buffers->data, buffers->len / sizeof(key), sizeof(key),
+	                              texts_order)))
 		return 0;
 	if (p && !shf_dspd_has_shape(&t, p))
 		return shf_fail(d->err, SHEAF_EFORMAT, "%s: tensor %.*s has another shape than "
@@ -241,13 +267,17 @@ static int model_tensor(struct shf_dspd *d, const struct shf_dspd_file *x,
 }
 
 static int model_tensors(struct shf_dspd *d, const struct shf_dspd_file *x,
-                         const struct shf_pk *module)
+                         const struct shf_pk *root)
 {
-	int rc = 0;
+	const struct shf_pk *module = shf_pk_get(root, "module");
+	struct shf_buf buffers = SHF_BUF_INIT;
+	int rc = texts_of(d, shf_pk_get(root, "buffer_names"), &buffers);
 
 	for (uint32_t i = 0; module && module->kind == SHF_PK_DICT && i < module->n && rc == 0; i++)
 		if (module->u.a[2 * i]->kind == SHF_PK_STR)
-			rc = model_tensor(d, x, module->u.a[2 * i], module->u.a[2 * i + 1]);
+			rc = model_tensor(d, x, module->u.a[2 * i], module->u.a[2 * i + 1],
+			                  &buffers);
+	shf_buf_release(&buffers);
 	return rc;
 }
 
@@ -347,7 +377,7 @@ static int model_file(struct shf_dspd *d, const char *name, int rank, bool first
 	if (rc == 0 && first)
 		rc = model_ties(d, shf_pk_get(root, "shared_params"));
 	if (rc == 0 && first)
-		rc = model_tensors(d, &x, shf_pk_get(root, "module"));
+		rc = model_tensors(d, &x, root);
 	if (rc == 0 && first && d->mp == 0)
 		rc = model_notes(d, &x, root);
 	if (rc == 0 && rank >= 0)

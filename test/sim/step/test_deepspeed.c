@@ -171,6 +171,28 @@ static int names_ending(const struct shf_foreign *f, const char *end)
 	return found;
 }
 
+/* ZeRO 3 leaves empty tensors of one dimension where parameters were. */
+TEST(an_empty_buffer_of_zero_3_is_a_tensor)
+{
+	struct simdisk *disk = saved(3, 2, DSPD_EMPTY);
+	const struct shf_foreign_tensor *t;
+	struct shf_foreign *f = NULL;
+	struct sheaf_error err;
+	size_t n, empty = 0, tied = 0;
+
+	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 77, 0), DIR_DS, &err), 0, &err);
+	t = shf_foreign_tensors(f, &n);
+	for (size_t i = 0; i < n; i++) {
+		empty += strcmp(t[i].name, "empty") == 0 && t[i].ndim == 2 && t[i].dims[0] == 0;
+		tied += strcmp(t[i].name, "tied") == 0 && t[i].ndim == 2 && t[i].dims[0] == 11;
+	}
+	CHECK_INT(empty, 1);
+	CHECK_INT(tied, 1);
+	CHECK_INT(n, 16);       /* one more than of held_3 */
+	shf_foreign_free(f);
+	simdisk_free(disk);
+}
+
 TEST(what_ranks_of_model_parallelism_have_is_listed_for_each)
 {
 	struct simdisk *disk = disk_new();

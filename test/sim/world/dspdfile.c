@@ -339,6 +339,18 @@ static void put_shapes(const struct dspd_plan *p, struct torch_bytes *b, int gro
 	put(b, "u");
 }
 
+/* Appends an empty tensor. */
+static void put_empty(struct torch_bytes *b, struct storages *s, const char *name, int ndim)
+{
+	const struct torch_tensor t = { .name = name, .dtype = SHEAF_F32, .ndim = ndim,
+		.shape = { 0, 4 } };
+
+	torch_text(b, name);
+	put_flat(b, s, torch_storage(&t), &t);
+}
+
+/* Appends the weights of the model, a buffer, and if the flaw says so an empty one. "tied" is
+ * another name of a weight. */
 static void put_module(const struct dspd_plan *p, struct torch_bytes *b, struct storages *s)
 {
 	const struct torch_tensor buffer = { .name = "seen", .dtype = SHEAF_F32, .ndim = 1,
@@ -361,7 +373,18 @@ static void put_module(const struct dspd_plan *p, struct torch_bytes *b, struct 
 	}
 	torch_text(b, "seen");
 	put_flat(b, s, torch_storage(&buffer), &buffer);
+	if (p->flaw == DSPD_EMPTY) {
+		put_empty(b, s, "empty", 2);
+		put_empty(b, s, "tied", 1);
+	}
 	put(b, "u");
+	if (p->flaw == DSPD_EMPTY) {
+		torch_text(b, "buffer_names");
+		put(b, "](");
+		torch_text(b, "seen");
+		torch_text(b, "empty");
+		put(b, "e");
+	}
 }
 
 /* Parts of frozen parameters, which are as long on each rank. */
