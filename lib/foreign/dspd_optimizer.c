@@ -383,6 +383,26 @@ static int read_flat_weights(struct shf_dspd *d, const struct shf_dspd_file *x, 
 	return rc < 0 ? rc : add_weights(d, x, rank, list);
 }
 
+/* Whether param_slice_mappings is in the order of the parameters in the parts. With
+ * round_robin_gradients DeepSpeed orders the parts, and param_shapes, in another way, unless it
+ * aligns the parameters. */
+static bool maps_places(const struct shf_pk *root, const struct shf_pk *v)
+{
+	const struct shf_pk *zero = shf_pk_get(shf_pk_get(root, "ds_config"), "zero_optimization");
+	const struct shf_pk *turned = shf_pk_get(zero, "round_robin_gradients");
+	const struct shf_pk *paddings = shf_pk_get(v, "param_alignment_paddings");
+	int64_t items;
+
+	if (!turned || turned->kind != SHF_PK_BOOL || !turned->u.i)
+		return true;
+	for (uint32_t i = 0; paddings && paddings->kind == SHF_PK_LIST && i < paddings->n; i++)
+		for (uint32_t k = 0; paddings->u.a[i]->kind == SHF_PK_LIST &&
+		     k < paddings->u.a[i]->n; k++)
+			if (shf_pk_int(paddings->u.a[i]->u.a[k], &items) && items)
+				return true;
+	return false;
+}
+
 /* Reads what is inside the file of one rank. */
 static int read_rank(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t rank)
 {
@@ -401,8 +421,9 @@ static int read_rank(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t
 	if (rc == 0 && rank == 0)
 		rc = d->stage == 3 ? place_in_ranks(d, x)
 		     : place_in_groups(d, x, shf_pk_get(v, "param_alignment_paddings"));
-	for (uint32_t i = 0; rc == 0 && d->stage < 3 && said && said->kind == SHF_PK_LIST &&
-	     i < said->n; i++)
+	if (rc == 0 && (d->stage == 3 || !maps_places(x->zip.pickle.root, v)))
+		said = NULL;
+	for (uint32_t i = 0; rc == 0 && said && said->kind == SHF_PK_LIST && i < said->n; i++)
 		if (said->u.a[i]->kind == SHF_PK_DICT)
 			rc = check_places(d, x, rank, said->u.a[i]);
 	base = shf_pk_get(v, d->stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");

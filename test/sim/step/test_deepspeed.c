@@ -95,6 +95,7 @@ TEST(zero_1_loads_in_any_layout)
 		foreign_loads(saved(1, ranks, DSPD_SOUND), DIR_DS, 2, held_1, ranks, 18);
 	foreign_loads(saved(1, 3, DSPD_ALIGNED), SAVE, 3, held_1, 1, 18);
 	foreign_loads(saved(1, 3, DSPD_OLD), DIR_DS, 2, held_1, 0, 18);
+	foreign_loads(saved(1, 3, DSPD_ROUND_ROBIN), DIR_DS, 2, held_1, 1, 18);
 }
 
 TEST(zero_3_loads_in_any_layout)

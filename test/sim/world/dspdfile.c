@@ -191,6 +191,19 @@ static void put_states(const struct dspd_plan *p, struct torch_bytes *b, struct 
 	put(b, list ? "e" : "uu");
 }
 
+/* Where param_slice_mappings says that a parameter begins in its group. With round_robin_gradients
+ * that is in another order than the values: here in reverse. */
+static int64_t mapped_place(const struct dspd_plan *p, int group, int i)
+{
+	int64_t at = 0;
+
+	if (p->flaw != DSPD_ROUND_ROBIN)
+		return place_of(p, group, i);
+	for (int k = i + 1; k < p->n; k++)
+		at += p->params[k].group == group ? items_of(&p->params[k]) : 0;
+	return at;
+}
+
 /* Where parameters are in the part of a rank of ZeRO 1. */
 static void put_mappings(const struct dspd_plan *p, struct torch_bytes *b, int rank)
 {
@@ -201,7 +214,7 @@ static void put_mappings(const struct dspd_plan *p, struct torch_bytes *b, int r
 
 		put(b, "}(");
 		for (int i = 0; i < p->n; i++) {
-			int64_t at = place_of(p, g, i), end = at + items_of(&p->params[i]);
+			int64_t at = mapped_place(p, g, i), end = at + items_of(&p->params[i]);
 			int64_t lo = at > from ? at : from, hi = end < to ? end : to;
 
 			if (p->params[i].group != g || lo >= hi)
@@ -301,6 +314,14 @@ static void optimizer_file(struct simdisk *disk, const char *dir, const struct d
 		put_mappings(p, &b, rank);
 	}
 	put(&b, "u");
+	if (p->flaw == DSPD_ROUND_ROBIN) {
+		torch_text(&b, "ds_config");
+		put(&b, "}");
+		torch_text(&b, "zero_optimization");
+		put(&b, "}");
+		torch_text(&b, "round_robin_gradients");
+		put(&b, "\x88ss");
+	}
 	put_version(p, &b, rank);
 	put(&b, "u.");
 	snprintf(name, sizeof(name), "zero_pp_rank_%d_mp_rank_%02d%soptim_states.pt", as, p->mp,

@@ -19,6 +19,7 @@ enum dspd_flaw {
 	DSPD_OLD,                       /* names, states and padding as old versions have them */
 	DSPD_STEPS_DIFFER,              /* groups have made different steps */
 	DSPD_EXPERTS,                   /* the last group is on fewer ranks */
+	DSPD_ROUND_ROBIN,               /* mappings are in another order than parts */
 	DSPD_EMPTY,                     /* ZeRO 3: "empty" is a buffer of no items */
 	/* from here on: what is wrong */
 	DSPD_SWAPPED,                   /* the parts of ranks 0 and 1 are exchanged */
