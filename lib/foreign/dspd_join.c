@@ -380,6 +380,8 @@ static int join_again(struct shf_dspd *d, const struct shf_dspd_param *p, const 
 
 	if (p->tensor == SIZE_MAX)
 		return 0;
+	if (shf_dspd_charge(d, SHF_DSPD_TENSOR_COST) < 0)
+		return d->err->code;
 	x = t[p->tensor];
 	piece = of[x.first];
 	shf_buf_add(&d->f->pieces, &piece, sizeof(piece));

@@ -15,6 +15,15 @@ int shf_dspd_bad(const struct shf_dspd *d, const char *where, const char *why)
 	return shf_fail(d->err, SHEAF_EFORMAT, "%s: %s", where, why);
 }
 
+int shf_dspd_charge(struct shf_dspd *d, size_t n)
+{
+	if (n >= d->names_left)
+		return shf_dspd_bad(d, d->f->path, "has more tensors, or longer names, than can "
+		                    "be listed");
+	d->names_left -= n;
+	return 0;
+}
+
 const char *shf_dspd_shown(struct shf_dspd *d, const char *name, size_t n, const char *key)
 {
 	char rank[16] = "";
@@ -24,11 +33,8 @@ const char *shf_dspd_shown(struct shf_dspd *d, const char *name, size_t n, const
 	if (d->tp_n > 1)
 		snprintf(rank, sizeof(rank), "@mp%02d", d->mp % d->tp_n);
 	rank_n = strlen(rank);
-	if (n + rank_n + more >= d->names_left) {
-		shf_dspd_bad(d, d->f->path, "its names are longer than can be listed");
+	if (shf_dspd_charge(d, n + rank_n + more + SHF_DSPD_TENSOR_COST) < 0)
 		return NULL;
-	}
-	d->names_left -= n + rank_n + more;
 	own = shf_arena_alloc(&d->f->arena, n + rank_n + more + 1, 1);
 	if (!own) {
 		shf_dspd_no_memory(d);
@@ -45,13 +51,10 @@ const char *shf_dspd_shown(struct shf_dspd *d, const char *name, size_t n, const
 
 const char *shf_dspd_keep(struct shf_dspd *d, const char *name, size_t n)
 {
-	const char *own = NULL;
+	const char *own;
 
-	if (n >= d->names_left) {
-		shf_dspd_bad(d, d->f->path, "its names are longer than can be listed");
+	if (shf_dspd_charge(d, n) < 0)
 		return NULL;
-	}
-	d->names_left -= n;
 	own = shf_arena_strdup(&d->f->arena, name, n);
 	if (!own)
 		shf_dspd_no_memory(d);

@@ -16,6 +16,7 @@
 
 #define SHF_DSPD_KINDS_MAX 16   /* kinds of tensors that the optimizer has */
 #define SHF_DSPD_KIND_MAX 65    /* bytes of the name of a kind, with its NUL */
+#define SHF_DSPD_TENSOR_COST 256        /* bytes that a tensor counts for beside its name */
 #define SHF_DSPD_FP32 0         /* the kind of the weights */
 #define SHF_DSPD_FROZEN SHF_DSPD_KINDS_MAX      /* the kind of frozen parameters */
 struct shf_dspd_param {
@@ -95,7 +96,8 @@ struct shf_dspd {
 	uint64_t rank_items;            /* ZeRO 3: items of weights that each rank has */
 	const char *kinds[SHF_DSPD_KINDS_MAX];  /* names of the optimizer, in f's arena */
 	uint32_t kinds_n;
-	uint64_t names_left;            /* bytes that names may still take */
+	uint64_t names_left;            /* bytes that names and what is kept of tensors may still
+	                                 * take */
 	const char *version;            /* of DeepSpeed; NULL: not said yet */
 	int64_t steps;                  /* of the training; -1: not said yet */
 };
@@ -122,6 +124,9 @@ int shf_dspd_flat(struct shf_dspd *d, const struct shf_dspd_file *x, const struc
  * 1, or 0 if v is no tensor. */
 int shf_dspd_add(struct shf_dspd *d, const struct shf_dspd_file *x, const struct shf_pk *v,
                  const char *family, const char *name, size_t n);
+/* Counts n bytes against names_left. EFORMAT: there are fewer. So the memory that a
+ * list of tensors takes is in proportion to the bytes of the pickles. */
+int shf_dspd_charge(struct shf_dspd *d, size_t n);
 /* Copies a name of n bytes into f's arena. NULL: no memory, or names are too long; *d->err says
  * which. */
 const char *shf_dspd_keep(struct shf_dspd *d, const char *name, size_t n);

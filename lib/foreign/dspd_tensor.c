@@ -234,6 +234,8 @@ int shf_dspd_boxed(struct shf_dspd *d, const struct shf_foreign_tensor *x, const
 		d->f->pieces.len -= x->n * sizeof(struct shf_foreign_piece);
 		return 1;
 	}
+	if (shf_dspd_charge(d, SHF_DSPD_TENSOR_COST) < 0)
+		return d->err->code;
 	part.box = *b;
 	part.dtype = x->dtype;
 	part.first = d->box_pieces.len / sizeof(struct shf_foreign_piece);

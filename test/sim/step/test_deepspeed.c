@@ -535,7 +535,54 @@ TEST(one_long_name_of_many_weights_is_not_copied_for_each)
 	for (int i = 0; i < 3000; i++)
 		put(&b, "h\1h\2s");
 	put(&b, "s.");
-	foreign_refused(with_model(&b), DIR_DS, "its names are longer than can be listed");
+	foreign_refused(with_model(&b), DIR_DS, "has more tensors, or longer names, than can be "
+	                "listed");
+}
+
+/* Each has twelve states, which are one empty tensor in the file. */
+TEST(many_empty_parameters_with_many_states_are_refused)
+{
+	const struct torch_tensor t = { .name = "t", .dtype = SHEAF_F32, .ndim = 1 };
+	struct torch_bytes b = { 0 }, shapes = { 0 }, data = { calloc(16, 1), 0, 16 }, file;
+	struct simdisk *disk;
+	char name[20];
+
+	torch_add(&shapes, "\x80\x02}", 3);
+	torch_text(&shapes, "param_shapes");
+	put(&shapes, "]}(");
+	for (int i = 0; i < 25000; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		torch_text(&shapes, name);
+		put(&shapes, i ? "h\1" : "ctorch\nSize\n(K");
+		if (i == 0)
+			torch_add(&shapes, "\0t\x85Rq\1", 6);
+	}
+	put(&shapes, "uas.");
+	disk = with_model(&shapes);
+	torch_add(&b, "\x80\x02}", 3);
+	torch_text(&b, "optimizer_state_dict");
+	put(&b, "}(");
+	torch_text(&b, "single_partition_of_fp32_groups");
+	put(&b, "](");
+	torch_put(&b, &t, 1, 0);
+	put(&b, "q\1e");
+	torch_text(&b, "base_optimizer_state");
+	put(&b, "](}(");
+	for (int i = 0; i < 12; i++) {
+		snprintf(name, sizeof(name), "state%d", i);
+		torch_text(&b, name);
+		put(&b, "h\1");
+	}
+	put(&b, "ueus.");
+	file = torch_archive_with("archive", &b, &data, 1);
+	for (int r = 0; r < 2; r++)
+		CHECK_INT(simdisk_put(disk, r ? SAVE "/zero_pp_rank_1_mp_rank_00_optim_states.pt"
+		                      : SAVE "/zero_pp_rank_0_mp_rank_00_optim_states.pt", file.p,
+		                      file.n), 0);
+	free(file.p);
+	free(data.p);
+	free(b.p);
+	foreign_refused(disk, DIR_DS, "has more tensors, or longer names, than can be listed");
 }
 
 TEST(many_groups_of_one_tensor_are_refused)
