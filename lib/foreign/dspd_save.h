@@ -30,6 +30,7 @@ struct shf_dspd_param {
 	bool whole;                     /* the file of the model has its values */
 	bool f32;                       /* ... as F32 */
 	bool found;                     /* of a universal checkpoint: its weights were found */
+	uint32_t kinds;                 /* ... a bit for each kind of state that it has */
 	size_t tensor;                  /* found: the number of the tensor in `model` that they
 	                                 * are; SIZE_MAX: they are none */
 };

@@ -115,8 +115,31 @@ static int read_weights(struct shf_dspd *d, const char *name)
 	return rc;
 }
 
+/* Which kinds of states the folders of parameters have: names of files, in f's arena. */
+struct seen { const char *file[SHF_DSPD_KINDS_MAX]; uint32_t n; };
+
+/* Says that a parameter has a kind of state. p NULL: it is not one of the file of the model. */
+static int see_kind(struct shf_dspd *d, struct seen *seen, struct shf_dspd_param *p,
+                    const char *file)
+{
+	uint32_t i = 0;
+
+	while (i < seen->n && strcmp(seen->file[i], file))
+		i++;
+	if (!p || i == SHF_DSPD_KINDS_MAX)
+		return 0;
+	if (i == seen->n) {
+		seen->file[i] = shf_dspd_keep(d, file, strlen(file));
+		if (!seen->file[i])
+			return d->err->code;
+		seen->n++;
+	}
+	p->kinds |= UINT32_C(1) << i;
+	return 0;
+}
+
 /* Reads the folder of a parameter. */
-static int read_folder(struct shf_dspd *d, const char *name)
+static int read_folder(struct shf_dspd *d, const char *name, struct seen *seen)
 {
 	struct shf_buf under = SHF_BUF_INIT;
 	struct shf_arena arena = { 0 };
@@ -142,6 +165,8 @@ static int read_folder(struct shf_dspd *d, const char *name)
 			continue;
 		shown = shf_dspd_shown(d, name, strlen(name), kind);
 		rc = shown ? read_kind(d, name, file, "optimizer", shown) : d->err->code;
+		if (rc == 0)
+			rc = see_kind(d, seen, shf_dspd_param(d, name, strlen(name)), file);
 	}
 	shf_buf_release(&l.a);
 	shf_buf_release(&under);
@@ -149,9 +174,25 @@ static int read_folder(struct shf_dspd *d, const char *name)
 	return rc == 1 ? 0 : rc;        /* a file in zero, such as optimizer_state.pt */
 }
 
+/* Checks that a parameter has all that ds_to_universal writes for it. */
+static int check_complete(struct shf_dspd *d, const struct seen *seen,
+                          const struct shf_dspd_param *p)
+{
+	const char *file = p->found ? NULL : "fp32.pt";
+
+	for (uint32_t i = 0; i < seen->n && !file; i++)
+		if (!(p->kinds >> i & 1))
+			file = seen->file[i];
+	return !file || p->frozen ? 0
+	     : shf_fail(d->err, SHEAF_EFORMAT, "%s: has no zero/%.*s/%s; ds_to_universal has not "
+	                "finished, or the file is missing", d->f->path, shf_name_show(p->name),
+	                p->name, file);
+}
+
 int shf_dspd_universal(struct shf_dspd *d)
 {
 	struct shf_dspd_param *p = (struct shf_dspd_param *)(void *)d->params.data;
+	struct seen seen = { .n = 0 };
 	int tp_n = d->tp_n, rc;
 	struct shf_listing l;
 
@@ -160,13 +201,10 @@ int shf_dspd_universal(struct shf_dspd *d)
 	d->tp_n = 1;    /* what is in these files is whole */
 	rc = list_under(d, "zero", &d->f->arena, &l);
 	for (size_t i = 0; rc == 0 && i < shf_listing_n(&l); i++)
-		rc = read_folder(d, shf_listing_at(&l, i));
+		rc = read_folder(d, shf_listing_at(&l, i), &seen);
 	shf_buf_release(&l.a);
 	for (size_t i = 0; rc == 0 && i < d->params.len / sizeof(*p); i++) {
-		if (!p[i].found && !p[i].frozen)
-			rc = shf_fail(d->err, SHEAF_EFORMAT, "%s: has no zero/%.*s/fp32.pt; "
-			              "ds_to_universal has not finished, or the file is missing",
-			              d->f->path, shf_name_show(p[i].name), p[i].name);
+		rc = check_complete(d, &seen, &p[i]);
 		p[i].whole |= p[i].found;
 	}
 	d->tp_n = tp_n;

@@ -401,14 +401,19 @@ TEST(ranks_of_zero_3_that_say_other_parameters_are_refused)
 		                "states.pt");
 }
 
-TEST(a_universal_checkpoint_without_weights_of_a_parameter_is_refused)
+TEST(a_universal_checkpoint_without_a_file_of_a_parameter_is_refused)
 {
-	for (int stage = 1; stage <= 3; stage += 2) {
-		const struct dspd_plan p = { stage, 2, params, N, DSPD_SOUND, 0, 0, 0, 0 };
-		struct simdisk *disk = disk_new();
+	static const char *const files[] = { "v/fp32", "v/exp_avg_sq", "w/exp_avg", "one/exp_avg",
+		"deep/exp_avg_sq" };
 
-		dspd_universal(disk, DIR_DS, &p, stage == 3, "v");
-		foreign_refused(disk, DIR_DS, "has no zero/v/fp32.pt");
+	for (size_t i = 0; i < 2 * sizeof(files) / sizeof(files[0]); i++) {
+		const struct dspd_plan p = { i % 2 ? 3 : 1, 2, params, N, DSPD_SOUND, 0, 0, 0, 0 };
+		struct simdisk *disk = disk_new();
+		char why[100];
+
+		dspd_universal(disk, DIR_DS, &p, i % 2, files[i / 2]);
+		snprintf(why, sizeof(why), "has no zero/%s.pt", files[i / 2]);
+		foreign_refused(disk, DIR_DS, why);
 	}
 }
 

@@ -564,7 +564,8 @@ void dspd_universal(struct simdisk *disk, const char *dir, const struct dspd_pla
 			struct torch_bytes b = { 0 }, data = { 0 };
 			char name[200];
 
-			if (kind == 0 && without && strcmp(without, x->name) == 0)
+			snprintf(name, sizeof(name), "%s/%s", x->name, theirs[kind]);
+			if (without && strcmp(without, name) == 0)
 				continue;
 			if (flat)
 				t.shape[0] = items_of(x);

@@ -46,8 +46,8 @@ struct dspd_plan {
 };
 /* Puts the files into a directory. */
 void dspd_save(struct simdisk *disk, const char *dir, const struct dspd_plan *p);
-/* Puts a universal checkpoint of it; flat: tensors as those of ZeRO 3. `without`: a parameter whose
- * weights are left out, or NULL. */
+/* Puts a universal checkpoint of it; flat: tensors as those of ZeRO 3. `without`: a file
+ * that is left out, as "w/fp32", or NULL. */
 void dspd_universal(struct simdisk *disk, const char *dir, const struct dspd_plan *p, bool flat,
                     const char *without);
 #endif
