@@ -158,7 +158,8 @@ static void pass_over_holes(const struct shf_export *x, uint32_t f, uint64_t at,
 				to[i - at] = from[i - at];
 }
 
-/* Fills a late hole of a file that was written, whose blocks have been summed with 0 in it. */
+/* Writes bytes that became known only after the rest of the file was written, such as a CRC-32, and
+ * corrects the checksum of their block, which was computed with zeros in their place. */
 static int hole_fill(struct shf_export *x, uint32_t f, const struct shf_export_hole *h)
 {
 	uint64_t *sums = &x->sums[x->plan.out.files[f].first_block];

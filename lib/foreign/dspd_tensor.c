@@ -40,8 +40,8 @@ static const struct shf_dspd_box *box_of(const struct shf_dspd *d, const char *n
 	return NULL;
 }
 
-/* Takes the escapes out of a regular expression ^...$ that stands for one name. Returns the name's
- * length, or 0 if it stands for others. */
+/* Removes the escapes from a regular expression ^...$ that matches one name only. Returns the
+ * length of that name, or 0 if the expression could match other names. */
 static size_t literal_of(char *name, size_t max, const struct shf_pk *key)
 {
 	size_t n = 0;

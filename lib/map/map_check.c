@@ -180,7 +180,7 @@ static uint32_t axes_in(const struct shf_map_product *p)
 	return axes;
 }
 
-/* Adds the axes whose sizes follow from the dimensions of a tensor. */
+/* Returns the set of known axes and those whose sizes follow from it and the shape of a tensor. */
 static uint32_t axes_solved(const struct shf_map_tensor *t, uint32_t known)
 {
 	for (int32_t d = 0; d < t->ndim; d++) {

@@ -247,7 +247,7 @@ static int apply_star(struct shf_mapper *p)
 	return rc;
 }
 
-/* Takes the tensors that a line `drop` names. */
+/* Marks the tensors that a `drop` line names as used: the other side does not have them. */
 static int apply_drop(struct shf_mapper *p, const struct shf_map_drop *d)
 {
 	const struct shf_map_tensor *t = d->rule.sides[0];

@@ -7,7 +7,7 @@
 #include "strided.h"
 
 struct shf_map_box { const struct shf_axis *axis; int n; };     /* in items; the last one fastest */
-/* A box of a tensor of the source, as a box of a tensor that is made. */
+/* Says that a box of a tensor that is made has the items of a box of a tensor of the source. */
 struct shf_map_piece {
 	const struct shf_map_box *box;
 	uint32_t from;                  /* number of the tensor of the source */

@@ -81,7 +81,8 @@ def test_missing_files() -> None:
     for name in ("z1", "bf16", "z2", "z3", "pipe", "experts", "tp"):
         with tap.folder() as at:
             shutil.copytree(os.path.join(GOLDEN, "deepspeed-" + name), at + "/save")
-            # Nothing says which layer has stored the weight that stages of the pipeline share.
+            # layer_00 has nothing but a weight that two stages of the pipeline share, and no file
+            # says which layer stores it, so that its absence cannot be noticed.
             for file in set(os.listdir(at + "/save/global_step3")) - {"layer_00-model_states.pt"}:
                 path = os.path.join(at, "save", "global_step3", file)
                 os.rename(path, at + "/away")

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inputs are cut into chunks of bytes, whatever the number of threads. All chunks are counted
- * first. That says where the tokens of each belong in the file, and then threads write them there
- * in any order. A line of JSONL belongs to the chunk in which its first byte is. */
+/* The inputs are cut into chunks of a fixed number of bytes, so the number of threads changes no
+ * chunk. A first pass counts the tokens of each chunk, from which the place of its tokens in the
+ * file follows. In a second pass threads write the chunks to their places, in any order. A line of
+ * JSONL belongs to the chunk that has its first byte. */
 #include "dataprep.h"
 
 #include <errno.h>

@@ -359,7 +359,7 @@ static int prepare_alone(struct loop *l, struct tr_error *err)
 	return l->yaml ? 0 : tr_fail(err, TR_ENOMEM, "no memory for the options");
 }
 
-/* Opens the data. The ranks that take the same samples have the same result. */
+/* Opens the data. All ranks that train on the same samples return the same code. */
 static int prepare_data(struct loop *l, struct tr_error *err)
 {
 	int rc = make_task(l, err);

@@ -202,7 +202,8 @@ int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 	to = last * (lm->o.batch / t->leaves);
 	lm->trained_n = 0;
 	rc = tr_rowfeed_count(&lm->feed, consumed + p.first, consumed + to, &targets, err);
-	/* Before the pipeline begins, in which the stages are not at the same micro-batch. */
+	/* All rows of the step are broadcast before the pipeline begins: within it, the stages work
+	 * on different micro-batches, so they could not take part in a broadcast together. */
 	rc = tr_rowfeed_fill(&lm->feed, consumed + p.first, consumed + to, rc, &p.rows, err);
 	rc = tr_agree(t->mesh->all, rc, err);
 	if (rc == 0)

@@ -27,7 +27,8 @@ static int channel(int part, int backward)
 	return 2 * part + backward;
 }
 
-/* A message has a byte at least, because an empty one says that a stage has failed. */
+/* Returns the size of a message of so many items. It is never 0, because an empty message tells the
+ * receiver that its sender has failed. */
 static size_t bytes_of(int64_t items)
 {
 	return items ? (size_t)items * sizeof(float) : 1;

@@ -32,7 +32,8 @@ int tr_rowfeed_open(struct tr_rowfeed *f, const struct tr_rowfeed_opts *o, struc
 void tr_rowfeed_close(struct tr_rowfeed *f);
 /* Sets `rows` to positions [from, to) of the run. They have no gradient buffers, and are valid
  * until the next call.
- * code  0, or why this rank cannot compute them; then no rank gets rows. [collective] */
+ * code  0, or the error code of this rank if it cannot use the rows; then the call fails on all
+ *       ranks. [collective] */
 int tr_rowfeed_fill(struct tr_rowfeed *f, int64_t from, int64_t to, int code,
 		    struct tr_rows *rows, struct tr_error *err);
 /* Counts the targets of positions [from, to) that are not masked. *count is 0 on all ranks but one,
