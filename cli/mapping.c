@@ -5,21 +5,47 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define SETS_MAX 32
 
-/* Returns the path of a map: a path as it is, a plain name as that of a map which is installed.
- * Owned by the caller; NULL: no memory. */
+/* Returns the path of a map that comes with the command. Maps are in share/sheaf/maps beside the
+ * folder of the command, wherever it was installed, or in maps in a build folder. The environment
+ * variable SHEAF_MAPS names another directory. Owned by the caller; NULL: there is none, or no
+ * memory. */
+static char *map_of_name(const char *name)
+{
+	static const char *const folders[] = { "share/sheaf/maps", "maps" };
+	const char *dir = getenv("SHEAF_MAPS");
+	char exe[4096], *path, *end = exe;
+	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+
+	if (dir && dir[0])
+		return asprintf(&path, "%s/%s.map", dir, name) < 0 ? NULL : path;
+	exe[n > 0 ? n : 0] = '\0';
+	for (int i = 0; end && i < 2; i++) {            /* the command, and its folder */
+		end = strrchr(exe, '/');
+		if (end)
+			*end = '\0';
+	}
+	for (size_t i = 0; end && i < sizeof(folders) / sizeof(*folders); i++) {
+		if (asprintf(&path, "%s/%s/%s.map", exe, folders[i], name) < 0)
+			return NULL;
+		if (access(path, R_OK) == 0)
+			return path;
+		free(path);
+	}
+	return NULL;
+}
+
+/* Returns the path of a map: a file as it is, another name as that of a map that comes with the
+ * command. Owned by the caller; NULL as above. */
 static char *map_path(const char *name)
 {
-	const char *dir = getenv("SHEAF_MAPS");
-	char *path = NULL;
 	struct stat st;
 
-	if (strchr(name, '/') || (stat(name, &st) == 0 && S_ISREG(st.st_mode)))
-		return strdup(name);
-	return asprintf(&path, "%s/%s.map", dir && dir[0] ? dir : SHEAF_MAPS_DIR, name) < 0 ? NULL
-	                                                                                 : path;
+	return strchr(name, '/') || (stat(name, &st) == 0 && S_ISREG(st.st_mode)) ?
+		strdup(name) : map_of_name(name);
 }
 
 /* Splits --set at its commas, in place. */
@@ -70,9 +96,12 @@ int cli_step_map(struct cli_step *s, const struct cli_args *a, const char *famil
 	if (!name)
 		return 0;
 	path = map_path(name);
+	if (!path)
+		return cli_usage(a, name, "there is no such file, and no map of this name "
+		                 "comes with sheaf", "doc/mapping.md lists them");
 	text = set ? strdup(set) : NULL;
 	how.file = path;
-	rc = path && (text || !set) ? split(a, text, sets) : cli_nomem(a);
+	rc = text || !set ? split(a, text, sets) : cli_nomem(a);
 	if (rc == 0) {
 		rc = sheaf_checkpoint_map(&mapped, s->step, &how, &err);
 		if (rc < 0)

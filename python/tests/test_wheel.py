@@ -72,15 +72,17 @@ def contents() -> dict[str, str]:
     if not found:
         raise tap.Skip("no wheel was built")
     with zipfile.ZipFile(found[0]) as z:
-        return {re.sub(r"^sheaf-[0-9.]+\.(data/(purelib/|scripts/)|dist-info/)", "", n): n
+        return {re.sub(r"^sheaf-[0-9.]+\.(data/(purelib/|scripts/|data/)|dist-info/)", "", n): n
                 for n in z.namelist()}
 
 
 def test_only_what_runs_is_in_it() -> None:
-    """The wheel has the modules, one library without a version, and the command; nothing else"""
+    """The wheel has the modules, one library without a version, the command, maps; nothing else"""
     modules = {"sheaf/" + under + n for under in ("", "torch/", "dcp/")
                for n in os.listdir(os.path.join(PACKAGE, under)) if n.endswith((".py", ".typed"))}
-    want = modules | {"sheaf/libsheaf.so", "sheaf/abi.json", "sheaf", "METADATA", "WHEEL",
+    maps = {"share/sheaf/maps/" + n for n in os.listdir(os.path.join(ROOT, "maps"))
+            if n.endswith(".map")}
+    want = modules | maps | {"sheaf/libsheaf.so", "sheaf/abi.json", "sheaf", "METADATA", "WHEEL",
                       "RECORD", "licenses/LICENSE"}
     have = set(contents())
     assert have == want, have ^ want
@@ -115,6 +117,9 @@ def test_an_empty_environment_runs_it() -> None:
     command = os.path.join(env, "bin", "sheaf")
     assert "committed" in done(command, "ls", "run", cwd=AT["at"])
     assert "agent" in done(command, "agent", "--help", cwd=AT["at"])
+    refused = subprocess.run([command, "diff", "run", "run", "--map", "qwen2-hf-paddle"],
+                             cwd=AT["at"], capture_output=True, text=True)
+    assert "qwen2-hf-paddle.map" in refused.stderr, refused.stderr    # found, and does not fit
 
 
 @tap.needs("mesonpy")

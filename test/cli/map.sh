@@ -102,8 +102,12 @@ t 0 'a prefix is taken off before the map' \
 t 0 'which casts and drops' "$SHEAF" show pre --json
 json 'what it says' '[(x["name"], x["dtype"], x["shape"]) for x in o[0]["tensors"]] == \
 	[("x", "F32", [9, 6])]'
-t 0 'an installed map is found by its name' env SHEAF_MAPS="$maps" \
+t 0 'a map that comes with the command is found by its name' \
 	"$SHEAF" diff qwen2-hf-paddle qwen2-hf-paddle.there --map qwen2-hf-paddle
+t 0 'or in another directory' env SHEAF_MAPS="$maps" \
+	"$SHEAF" diff qwen2-hf-paddle qwen2-hf-paddle.there --map qwen2-hf-paddle
+t 2 'a name that no map has' "$SHEAF" diff qwen2-hf-paddle qwen2-hf-paddle.there --map qwen2
+has 'is refused with where to look' err 'no map of this name comes with sheaf'
 
 # A tensor that is turned over is never in memory as a whole, and comes in parts.
 printf 'sheaf-map 1 a b\nw [o i] = w [i o]\n' >turn.map
