@@ -2261,7 +2261,7 @@ blind("newer_steps_unseen", "a training begins that its run cannot save",
 blind("another_run_rewound", "rewind is taken with the step of another run",
       "run/bind.c:open_named", "!own && rewind", WHOLE + "a_run_is_the_same_one")
 blind("other_data_unseen", "a resume goes on at its place in other data",
-      "run/trainloop.c:check_data", "rc == 0 && other && !tr_store_is_other(l->store)",
+      "run/trainloop.c:check_data", "other && !tr_store_is_other(l->store)",
       WHOLE + "a_resume_notices")
 bug("arrays_alike", "an array that is received has the items of the one before it",
     "comm/nested.c:get_array", "r->arrays_used += aligned(bytes);",

@@ -69,8 +69,9 @@ int tr_send(const struct tr_ranks *g, int to, int channel, const void *at, size_
  * receives how many. ELOST: as of an exchange. [local] */
 int tr_receive(const struct tr_ranks *g, int from, int channel, void *at, size_t bytes,
 	       size_t *got, struct tr_error *err);
-/* Waits until at most `most` messages that this rank has sent in this group are still under way.
- * [local] */
+/* Waits until at most `most` messages that this rank has sent in this group are still under way. A
+ * back end may deliver a message before the receiver asks for it; then it is not under way any
+ * more. [local] */
 int tr_sent(const struct tr_ranks *g, int most, struct tr_error *err);
 
 enum tr_op { TR_SUM, TR_MAX, TR_XOR };

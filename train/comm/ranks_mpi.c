@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 
+/* LAST_WORD_MS: how long a rank that gives up waits until its last messages are done */
 enum { MESSAGE_MAX = 1 << 30, LAST_WORD_MS = 200 };
 
 /* A message of tr_send, or a part of one, that may still be under way. Its bytes are a copy. */
@@ -172,8 +173,9 @@ static int test_all(struct transfer *t, int *done)
 	return rc;
 }
 
-/* Ends the receives that are not done: their memory is the caller's, who may free it after a
- * failure. One whose message has begun to arrive cannot be cancelled, and is waited for shortly. */
+/* Cancels the receives that are not done, because the caller may free their memory after a failure.
+ * A receive whose message has begun to arrive cannot be cancelled. Such ones get LAST_WORD_MS to
+ * complete. */
 static void cancel_receives(struct transfer *t)
 {
 	const struct timespec nap = { .tv_nsec = 1000000 };
@@ -222,8 +224,9 @@ static int lost(struct mpi_ranks *m, int peer, int timeout_ms, struct tr_error *
 	return TR_ELOST;
 }
 
-/* Waits until all messages are done, or until this call fails. Between two polls it yields the core
- * to other ranks, and after 50 ms it sleeps. */
+/* Waits until all messages are done. ELOST: MPI reports an error, another rank has sent a reason to
+ * stop, or the deadline has passed; the messages that are not done then go on. Between two polls
+ * this call yields the core to other ranks, and after 50 ms it sleeps. */
 static int wait_done(struct mpi_ranks *m, struct transfer *t, int timeout_ms,
 		    struct tr_error *err)
 {
@@ -265,7 +268,7 @@ static int wait_done(struct mpi_ranks *m, struct transfer *t, int timeout_ms,
 	return 0;
 }
 
-/* Waits until all messages are done. After a failure nothing is received any more. */
+/* Waits until all messages are done. After a failure the receives are cancelled. */
 static int wait_all(struct mpi_ranks *m, struct transfer *t, int timeout_ms,
 		    struct tr_error *err)
 {
@@ -376,7 +379,8 @@ static int send_mpi(void *arg, int to, int channel, const void *at, size_t bytes
 	struct sent *s = &m->sent;
 	size_t from = 0, n;
 
-	/* The last part is shorter than the longest one, which ends the message. */
+	/* A part of less than MESSAGE_MAX bytes ends the message. Behind a part of exactly so many
+	 * comes another one, perhaps without bytes. */
 	reap(s);
 	do {
 		char *copy;

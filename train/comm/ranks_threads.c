@@ -19,8 +19,9 @@ struct seat {
 	int rank;
 	struct seat *all;               /* of the same thread in the hub of all ranks */
 	const struct tr_piece *out;     /* valid between the two meetings of an exchange */
-	int fail_at;                    /* this and the next are used in that seat only */
-	int exchanges;                  /* and messages that were sent or received */
+	/* These two are used in the seat `all` only. Exchanges include the messages that the thread
+	 * has sent and received. */
+	int fail_at, exchanges;
 };
 struct message {
 	struct message *next;
@@ -274,7 +275,8 @@ static int count_messages(const struct tr_hub *hub, int from)
 	return n;
 }
 
-/* Waits until something has happened. Returns 0 if a rank has failed, or at the deadline. */
+/* Waits until a thread has sent or received a message, or has come last to a barrier. Returns 0 if
+ * a rank has failed, or at the deadline. */
 static int wait_locked(const struct seat *me, const struct timespec *end)
 {
 	struct tr_hub *all = me->all->hub;

@@ -156,7 +156,8 @@ static int check_inputs(const struct preparing *p, struct tr_error *err)
 	return rc;
 }
 
-/* Lists the chunks. Chunks of text are counted by that. */
+/* Lists the chunks. The tokens of a chunk of text follow from its size, so it is
+ * counted already. */
 static int list_chunks(struct preparing *p, struct tr_error *err)
 {
 	int64_t size = chunk_bytes(p), room = 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A line of the log is "count CHUNK TOKENS DOCUMENTS MASKED SUM" or "write CHUNK SUM". SUM is the
- * CRC-64 of what is before it. The first line has the number of the work in place of these. A kill
- * may cut the last line short, and nothing after such a line is read. */
+/* The first line of the log is "sheaf-train data WORK BOOT SUM". WORK is a hash of the inputs, and
+ * BOOT the id of the boot. Each other line is "count CHUNK TOKENS DOCUMENTS MASKED SUM" or "write
+ * CHUNK SUM". SUM is the CRC-64 of what is before it in the line. A kill may cut the last line
+ * short. Nothing after a line whose sum is wrong is read. */
 #include "preplog.h"
 
 #include <errno.h>

@@ -23,8 +23,9 @@ struct tr_preplog {
 	int fd;
 };
 
-/* Opens the log, and reads what it has of these chunks into them. If it is not of the work with
- * this number, it begins again.
+/* Opens the log, and sets in `chunk` what it says of the n chunks. If it was written for other
+ * inputs or before the machine restarted, it is emptied.
+ * work  a hash of the inputs
  * EINVAL: another process has it open, or it is another file; then log->fd is -1. */
 int tr_preplog_open(struct tr_preplog *log, const char *path, uint64_t work,
 		    struct tr_chunk *chunk, int64_t n, struct tr_error *err);

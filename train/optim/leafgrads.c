@@ -228,7 +228,8 @@ static int sum_area(struct tr_leafgrads *lg, float *const *node, int area, int64
 				   err);
 }
 
-/* Does that for all items of each rank but the norms. */
+/* Adds up the nodes over the leaves of all ranks: each rank gets the sums of its share of all
+ * parameters but the norms. */
 static int sum_shares(struct tr_leafgrads *lg, float *const *node, struct tr_error *err)
 {
 	const struct tr_registry *reg = lg->reg;

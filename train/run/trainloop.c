@@ -292,20 +292,20 @@ static int check_data(struct loop *l, struct tr_error *err)
 	struct tr_progress *p = &l->progress;
 	int64_t tokens;
 	uint64_t hash;
-	int other, rc = 0;
+	int other;
 
 	tr_lm_identify(l->lm, &tokens, &hash);
 	other = p->step && p->data_tokens && (p->data_tokens != tokens || p->data_hash != hash);
-	if (rc == 0 && other && !tr_store_is_other(l->store))
-		rc = tr_fail(err, TR_EINVAL, "data %s, of %" PRId64 " tokens, is not the data of "
-			     "%s, of %" PRId64 " tokens; use that data, or another run with "
-			     "resume %s", l->o->data, tokens, tr_store_found(l->store),
-			     p->data_tokens, tr_store_found(l->store));
-	if (other && rc == 0)
+	if (other && !tr_store_is_other(l->store))
+		return tr_fail(err, TR_EINVAL, "data %s, of %" PRId64 " tokens, is not the data of "
+			       "%s, of %" PRId64 " tokens; use that data, or another run with "
+			       "resume %s", l->o->data, tokens, tr_store_found(l->store),
+			       p->data_tokens, tr_store_found(l->store));
+	if (other)
 		list_as_changed(l, "data");
 	p->data_tokens = tokens;
 	p->data_hash = hash;
-	return rc;
+	return 0;
 }
 
 /* Sets the weights and the position in the training: those of the checkpoint, or those with which a

@@ -529,7 +529,6 @@ static int check_layout(const struct tr_opts *o, int ranks, struct tr_error *err
 
 	if (rc == 0)
 		rc = check_pipeline(o, err);
-
 	if (rc < 0)
 		return rc;
 	if (v->dp && v->dp % m->dp)
