@@ -84,21 +84,6 @@ static int send_nodes(struct leafsum *s, float *const *node, int round, float **
 	return tr_exchange(s->g, s->out, s->in, err);
 }
 
-/* Sends the share that this rank has added up to all others, and receives theirs. */
-static int send_sum(struct leafsum *s, float *to, struct tr_error *err)
-{
-	int me = s->g->rank;
-
-	for (int r = 0; r < s->g->n; r++) {
-		s->in[r] = (struct tr_piece){ to + s->from[r],
-					      (size_t)share(s, r) * sizeof(float) };
-		s->out[r] = (struct tr_piece){ to + s->from[me],
-					       (size_t)share(s, me) * sizeof(float) };
-	}
-	s->in[me].bytes = s->out[me].bytes = 0;
-	return tr_exchange(s->g, s->out, s->in, err);
-}
-
 /* Adds up the share of this rank, in node[0]. */
 static int sum_share(struct leafsum *s, float *const *node, struct tr_error *err)
 {
@@ -146,35 +131,6 @@ static void release(struct leafsum *s)
 	free(s->in);
 }
 
-int tr_sum_leaves(const struct tr_ranks *g, int leaves, float *const *node, int64_t n,
-		  void (*add)(float *y, const float *x, int64_t n), struct tr_error *err)
-{
-	struct leafsum s = { .g = g, .leaves = leaves, .add = add };
-	int64_t *cut;
-	int rc;
-
-	if (g->n == 1)
-		return 0;       /* its one node is the sum */
-	cut = calloc((size_t)g->n + 1, sizeof(*cut));
-	if (!cut) {
-		tr_fail(err, TR_ENOMEM, "no memory for the shares of %d ranks", g->n);
-		return tr_ranks_abandon(g, err);
-	}
-	s.from = cut;
-	s.to = cut + 1;
-	rc = prepare(&s, (n < BLOCK ? n : BLOCK) / g->n + 1, err);
-	for (int64_t at = 0; rc == 0 && at < n; at += BLOCK) {
-		for (int r = 0; r <= g->n; r++)
-			cut[r] = at + tr_cut(n - at < BLOCK ? n - at : BLOCK, g->n, r);
-		rc = sum_share(&s, node, err);
-		if (rc == 0)
-			rc = send_sum(&s, node[0], err);
-	}
-	release(&s);
-	free(cut);
-	return rc;
-}
-
 int tr_sum_leaves_share(const struct tr_ranks *g, int leaves, float *const *node,
 			const int64_t *cut, void (*add)(float *y, const float *x, int64_t n),
 			struct tr_error *err)
@@ -204,5 +160,51 @@ int tr_sum_leaves_share(const struct tr_ranks *g, int leaves, float *const *node
 	}
 	release(&s);
 	free(from);
+	return rc;
+}
+
+int tr_gather_shares(const struct tr_ranks *g, const int64_t *cut, float *all,
+		     struct tr_error *err)
+{
+	struct tr_piece *out = calloc(2 * (size_t)g->n, sizeof(*out)), *in;
+	int me = g->rank, rc;
+
+	if (!out) {
+		tr_fail(err, TR_ENOMEM, "no memory for the pieces of %d ranks", g->n);
+		return tr_ranks_abandon(g, err);
+	}
+	in = out + g->n;
+	for (int r = 0; r < g->n; r++) {
+		if (r == me)
+			continue;
+		in[r] = (struct tr_piece){ all + cut[r],
+					   (size_t)(cut[r + 1] - cut[r]) * sizeof(*all) };
+		out[r] = (struct tr_piece){ all + cut[me],
+					    (size_t)(cut[me + 1] - cut[me]) * sizeof(*all) };
+	}
+	rc = tr_exchange(g, out, in, err);
+	free(out);
+	return rc;
+}
+
+int tr_sum_leaves(const struct tr_ranks *g, int leaves, float *const *node, int64_t n,
+		  void (*add)(float *y, const float *x, int64_t n), struct tr_error *err)
+{
+	int64_t *cut;
+	int rc;
+
+	if (g->n == 1)
+		return 0;       /* its one node is the sum */
+	cut = calloc((size_t)g->n + 1, sizeof(*cut));
+	if (!cut) {
+		tr_fail(err, TR_ENOMEM, "no memory for the shares of %d ranks", g->n);
+		return tr_ranks_abandon(g, err);
+	}
+	for (int r = 0; r <= g->n; r++)
+		cut[r] = tr_cut(n, g->n, r);
+	rc = tr_sum_leaves_share(g, leaves, node, cut, add, err);
+	if (rc == 0)
+		rc = tr_gather_shares(g, cut, node[0], err);
+	free(cut);
 	return rc;
 }

@@ -11,8 +11,8 @@ void tr_leaves_of(const struct tr_ranks *g, int leaves, int *from, int *to);
  * the order of tr_tree_nodes. Afterwards node[0] has the sum, with the same bits on all ranks, and
  * the other nodes have been overwritten.
  *
- * Each rank receives the nodes of all ranks for its share of the items, completes the tree for it,
- * and sends the result to all: nothing is added by MPI. Items are taken block by block.
+ * Each rank receives the nodes of all ranks for its share of the items, block by block, completes
+ * the tree for it, and sends the result to all: nothing is added by MPI.
  * add  y += x for n items. [collective] */
 int tr_sum_leaves(const struct tr_ranks *g, int leaves, float *const *node, int64_t n,
 		  void (*add)(float *y, const float *x, int64_t n), struct tr_error *err);
@@ -21,4 +21,8 @@ int tr_sum_leaves(const struct tr_ranks *g, int leaves, float *const *node, int6
 int tr_sum_leaves_share(const struct tr_ranks *g, int leaves, float *const *node,
 			const int64_t *cut, void (*add)(float *y, const float *x, int64_t n),
 			struct tr_error *err);
+/* Collects the shares of all ranks: rank r has items [cut[r], cut[r + 1]) of its `all`, which then
+ * has the items of all ranks. cut has g->n + 1 entries. [collective] */
+int tr_gather_shares(const struct tr_ranks *g, const int64_t *cut, float *all,
+		     struct tr_error *err);
 #endif

@@ -67,9 +67,7 @@ static int allocate(struct tr_tensorpar *tp, int64_t tokens_max)
 	}
 	tp->cut = calloc(ranks + 1, sizeof(*tp->cut));
 	tp->place = calloc(ranks, sizeof(*tp->place));
-	tp->out = calloc(ranks, sizeof(*tp->out));
-	tp->in = calloc(ranks, sizeof(*tp->in));
-	return good && tp->cut && tp->place && tp->out && tp->in;
+	return good && tp->cut && tp->place;
 }
 
 int tr_tensorpar_init(struct tr_tensorpar *tp, const struct tr_tensorpar_opts *o,
@@ -105,8 +103,6 @@ void tr_tensorpar_release(struct tr_tensorpar *tp)
 	tp->be->release(tp->be, tp->whole);
 	free(tp->cut);
 	free(tp->place);
-	free(tp->out);
-	free(tp->in);
 	*tp = (struct tr_tensorpar){ .be = NULL };
 }
 
@@ -153,21 +149,14 @@ static void move_rows(struct tr_tensorpar *tp, const struct tr_rows *rows, int64
 int tr_gather_rows(struct tr_tensorpar *tp, const struct tr_rows *rows, const float *local,
 		   const float **all, struct tr_error *err)
 {
-	int me = tp->ranks->rank, rc;
-	size_t mine = (size_t)(tp->local * tp->size) * sizeof(*local);
+	int rc;
 
 	*all = local;
 	if (!tp->sp)
 		return 0;
-	for (int r = 0; r < tp->ranks->n; r++) {
-		/* Nothing is written through the pieces of `out`. */
-		tp->out[r] = (struct tr_piece){ (void *)(uintptr_t)local, mine };
-		tp->in[r] = (struct tr_piece){ tp->node[0] + tp->cut[r],
-			(size_t)(tp->cut[r + 1] - tp->cut[r]) * sizeof(*local) };
-	}
-	tp->out[me].bytes = tp->in[me].bytes = 0;
-	memcpy(tp->node[0] + tp->cut[me], local, mine);
-	rc = tr_exchange(tp->ranks, tp->out, tp->in, err);
+	memcpy(tp->node[0] + tp->cut[tp->ranks->rank], local,
+	       (size_t)(tp->local * tp->size) * sizeof(*local));
+	rc = tr_gather_shares(tp->ranks, tp->cut, tp->node[0], err);
 	if (rc < 0)
 		return rc;
 	move_rows(tp, rows, 0, rows->n, tp->whole, tp->node[0], 1);

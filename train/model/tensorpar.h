@@ -36,7 +36,6 @@ struct tr_tensorpar {
 	float *whole;                   /* [tokens, size], with sp: rows of all ranks */
 	int64_t *cut;                   /* [ranks + 1]: items before those of rank r */
 	int64_t *place;                 /* [ranks]: scratch */
-	struct tr_piece *out, *in;      /* [ranks] */
 	int64_t local;                  /* local rows of this call */
 };
 /* A product that is part of a sum over pieces. */

@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "leafsum.h"
+
 /* Returns the beginning or the end of a parameter, or of the buffer, that is nearest to an item. */
 static int64_t nearest_end(const struct tr_registry *reg, int64_t item)
 {
@@ -44,11 +46,8 @@ int tr_shares_make(struct tr_shares *s, const struct tr_registry *reg, const str
 	assert(!both || reg->param[reg->shared].offset == 0);
 	*s = (struct tr_shares){ .dp = dp };
 	s->cut[0] = calloc(2 * (n + 1), sizeof(*s->cut[0]));
-	s->pieces = calloc(2 * n, sizeof(*s->pieces));
-	if (!s->cut[0] || !s->pieces) {
-		tr_shares_release(s);
+	if (!s->cut[0])
 		return tr_fail(err, TR_ENOMEM, "no memory for the shares of %d ranks", dp->n);
-	}
 	s->cut[1] = s->cut[0] + n + 1;
 	cut_areas(s, reg, both, form);
 	return 0;
@@ -57,29 +56,16 @@ int tr_shares_make(struct tr_shares *s, const struct tr_registry *reg, const str
 void tr_shares_release(struct tr_shares *s)
 {
 	free(s->cut[0]);
-	free(s->pieces);
 	*s = (struct tr_shares){ .dp = NULL };
 }
 
 int tr_shares_gather(const struct tr_shares *s, float *weights, struct tr_error *err)
 {
-	struct tr_piece *out = s->pieces, *in = out + s->dp->n;
-	int me = s->dp->rank, rc = 0;
+	int rc = 0;
 
-	for (int area = 0; rc == 0 && area < 2; area++) {
-		const int64_t *cut = s->cut[area];
-
-		if (cut[0] == cut[s->dp->n])
-			continue;
-		for (int r = 0; r < s->dp->n; r++) {
-			in[r] = (struct tr_piece){ weights + cut[r],
-				(size_t)(cut[r + 1] - cut[r]) * sizeof(*weights) };
-			out[r] = (struct tr_piece){ weights + cut[me],
-				(size_t)(cut[me + 1] - cut[me]) * sizeof(*weights) };
-		}
-		in[me].bytes = out[me].bytes = 0;
-		rc = tr_exchange(s->dp, out, in, err);
-	}
+	for (int area = 0; rc == 0 && area < 2; area++)
+		if (s->cut[area][0] < s->cut[area][s->dp->n])
+			rc = tr_gather_shares(s->dp, s->cut[area], weights, err);
 	return rc;
 }
 

@@ -15,7 +15,6 @@ struct tr_shares {
 	 * both have, if there is one, and everything behind it. In area a, rank r has items
 	 * [cut[a][r], cut[a][r + 1]). So two stages cut the parameter that both have alike. */
 	int64_t *cut[2];
-	struct tr_piece *pieces;        /* [2 * dp->n] */
 };
 int tr_shares_make(struct tr_shares *s, const struct tr_registry *reg, const struct tr_ranks *dp,
 		   enum tr_zero_form form, struct tr_error *err);
