@@ -20,6 +20,7 @@ transformers; ranks do not. A prompt and its response are tokenized apart.
 import argparse
 import array
 import base64
+import heapq
 import json
 import os
 import shutil
@@ -146,14 +147,30 @@ class Ranks:
         self.words = {}
 
     def join(self, word):
-        parts = [bytes([b]) for b in word]
-        while len(parts) > 1:
-            rank, i = min((self.ranks.get(a + b, self.size), i)
-                          for i, (a, b) in enumerate(zip(parts, parts[1:])))
-            if rank == self.size:
-                break
-            parts[i:i + 2] = [parts[i] + parts[i + 1]]
-        return [self.ranks[p] for p in parts]
+        """The ranks of the parts of a word that remain when no two neighbours can be joined."""
+        n = len(word)
+        parts = [bytes([b]) for b in word]      # None: it was joined to the part before it
+        before, after = list(range(-1, n - 1)), list(range(1, n + 1))   # the neighbours of each
+        pairs = []                      # a heap: rank, the first part, bytes of both
+
+        def offer(i):
+            pair = parts[i] + parts[after[i]] if i >= 0 and after[i] < n else None
+            if pair in self.ranks:
+                heapq.heappush(pairs, (self.ranks[pair], i, pair))
+
+        for i in range(n):
+            offer(i)
+        while pairs:
+            _, i, pair = heapq.heappop(pairs)
+            j = after[i]
+            if parts[i] is None or j == n or parts[i] + parts[j] != pair:
+                continue                # one of the two was joined to another part before
+            parts[i], parts[j], after[i] = pair, None, after[j]
+            if after[i] < n:
+                before[after[i]] = i
+            offer(before[i])
+            offer(i)
+        return [self.ranks[p] for p in parts if p is not None]
 
     def word(self, text):
         ids = self.words.get(text)

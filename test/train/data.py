@@ -162,6 +162,12 @@ def of_a_tokenizer(w, files, want):
                      r"[\s\S]+", "-j1")
     w.claims.check(done.returncode == 0 and w.read("ranks") == got,
                    "ranks give the tokens of the same merges", done.stderr)
+    long = [w.write("long.txt", "alphabeta of the " * 6000)]
+    w.prepare(long, "long", "--tokenizer", w.path("trained.json"), "--end", "<end>", "-j1")
+    done = w.prepare(long, "ranks", "--tokenizer", w.path("trained.tiktoken"), "--pattern",
+                     r"[\s\S]+", "-j1")
+    w.claims.check(done.returncode == 0 and w.read("ranks") == w.read("long"),
+                   "and of a word of 102000 bytes, within the time of this test", done.stderr)
 
 
 def byte_letters():
