@@ -526,6 +526,42 @@ TEST(a_resume_notices_other_data_and_another_model)
 	rmtree("whole");
 }
 
+/* ---- a store without the training ---- */
+
+struct alone {                          /* a trainer of one rank, and the checkpoints of a run */
+	struct tr_ranks g;
+	struct tr_mesh mesh;
+	struct tr_trainer t;
+	struct tr_store *s;
+};
+
+static void open_alone(struct alone *a, const char *config, const char *run)
+{
+	const struct tr_store_opts so = { .run = run };
+	const struct tr_isa *isa;
+	struct tr_model_config c;
+	struct tr_error err;
+
+	*a = (struct alone){ .t = { .mesh = &a->mesh, .leaves = 1, .pieces = 1 } };
+	tr_ranks_alone(&a->g);
+	a->g.timeout_ms = 60000;
+	CHECK_RC(tr_mesh_make(&a->mesh, &a->g, 1, 1, 1, &err), 0, &err);
+	CHECK_RC(tr_model_config_read(&c, config, strlen(config), "config", &err), 0, &err);
+	CHECK_RC(tr_isa_find(&isa, "portable", &err), 0, &err);
+	CHECK_RC(tr_backend_cpu(&a->t.be, isa, &err), 0, &err);
+	CHECK_RC(tr_trainer_init(&a->t, &c, 1, 4, &err), 0, &err);
+	CHECK_RC(tr_store_open(&a->s, &so, &a->g, &err), 0, &err);
+	CHECK_RC(tr_store_describe(a->s, &a->t, &err), 0, &err);
+}
+
+static void close_alone(struct alone *a)
+{
+	tr_store_close(a->s, 0);
+	tr_trainer_release(&a->t);
+	tr_backend_free(a->t.be);
+	tr_mesh_release(&a->mesh);
+}
+
 static void set_items(struct tr_trainer *t, const struct tr_param *p, float weight, float m,
 		      float v)
 {
@@ -565,45 +601,31 @@ TEST(a_save_has_no_byte_that_was_written_after_a_gate)
 		"\"hidden_size\": 512, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, "
 		"\"num_key_value_heads\": 1, \"intermediate_size\": 1024, "
 		"\"tie_word_embeddings\": true}";
-	struct tr_store_opts so = { .run = "whole/run" };
-	const struct tr_isa *isa;
-	struct tr_mesh mesh;
-	struct tr_trainer t = { .mesh = &mesh, .leaves = 1, .pieces = 1 };
-	struct tr_model_config c;
+	const struct tr_registry *reg;
 	struct tr_progress found;
-	struct tr_store *s = NULL;
-	struct tr_ranks g;
+	struct alone a;
 	struct tr_error err;
 	const char *config;
 	int64_t wrong = 0;
 	size_t n;
 
 	prepare();
-	tr_ranks_alone(&g);
-	g.timeout_ms = 60000;
-	CHECK_RC(tr_mesh_make(&mesh, &g, 1, 1, 1, &err), 0, &err);
-	CHECK_RC(tr_model_config_read(&c, big, strlen(big), "big", &err), 0, &err);
-	CHECK_RC(tr_isa_find(&isa, "portable", &err), 0, &err);
-	CHECK_RC(tr_backend_cpu(&t.be, isa, &err), 0, &err);
-	CHECK_RC(tr_trainer_init(&t, &c, 1, 4, &err), 0, &err);
-	CHECK_RC(tr_store_open(&s, &so, &g, &err), 0, &err);
-	CHECK_RC(tr_store_describe(s, &t, &err), 0, &err);
-	save_and_overwrite(s, &t);
-	CHECK_RC(tr_store_find(s, "auto", 0, &found, &config, &n, &err), 0, &err);
+	open_alone(&a, big, "whole/run");
+	save_and_overwrite(a.s, &a.t);
+	CHECK_RC(tr_store_find(a.s, "auto", 0, &found, &config, &n, &err), 0, &err);
 	CHECK_INT(found.step, 1);
-	CHECK_RC(tr_store_load(s, &err), 0, &err);
-	for (int i = 0; i < tr_model_registry(t.model)->n; i++) {
-		const struct tr_param *p = &tr_model_registry(t.model)->param[i];
+	CHECK_RC(tr_store_load(a.s, &err), 0, &err);
+	reg = tr_model_registry(a.t.model);
+	for (int i = 0; i < reg->n; i++) {
+		const struct tr_param *p = &reg->param[i];
 		const float want = 1.0f + (float)i;
 
 		for (int64_t k = p->offset; p->tied_to < 0 && k < p->offset + p->items; k++)
-			wrong += tr_model_weights(t.model)[k] != want ||
-				t.adamw.m[k] != -want || t.adamw.v[k] != 0.5f;
+			wrong += tr_model_weights(a.t.model)[k] != want ||
+				a.t.adamw.m[k] != -want || a.t.adamw.v[k] != 0.5f;
 	}
 	CHECK_INT(wrong, 0);
-	tr_store_close(s, 0);
-	tr_trainer_release(&t);
-	tr_backend_free(t.be);
+	close_alone(&a);
 	rmtree("whole");
 }
 
@@ -656,30 +678,14 @@ static void save_far(void)
 		{ "train.yaml", yaml, read_whole("whole/run/checkpoint-1/train.yaml", yaml,
 						 sizeof(yaml)) } };
 	const struct tr_progress place = { .step = 1, .adam_step = 1, .consumed = FAR };
-	struct tr_store_opts so = { .run = "whole/far-run" };
-	const struct tr_isa *isa;
-	struct tr_mesh mesh;
-	struct tr_trainer t = { .mesh = &mesh, .leaves = 1, .pieces = 1 };
-	struct tr_model_config c;
-	struct tr_store *s = NULL;
-	struct tr_ranks g;
+	struct alone a;
 	struct tr_error err;
 	int64_t step;
 
-	tr_ranks_alone(&g);
-	g.timeout_ms = 60000;
-	CHECK_RC(tr_mesh_make(&mesh, &g, 1, 1, 1, &err), 0, &err);
-	CHECK_RC(tr_model_config_read(&c, model, strlen(model), "model", &err), 0, &err);
-	CHECK_RC(tr_isa_find(&isa, "portable", &err), 0, &err);
-	CHECK_RC(tr_backend_cpu(&t.be, isa, &err), 0, &err);
-	CHECK_RC(tr_trainer_init(&t, &c, 1, 4, &err), 0, &err);
-	CHECK_RC(tr_store_open(&s, &so, &g, &err), 0, &err);
-	CHECK_RC(tr_store_describe(s, &t, &err), 0, &err);
-	CHECK_RC(tr_store_begin(s, &place, files, 2, &err), 0, &err);
-	CHECK_RC(tr_store_advance(s, 1, &step, &err), 0, &err);
-	tr_store_close(s, 0);
-	tr_trainer_release(&t);
-	tr_backend_free(t.be);
+	open_alone(&a, model, "whole/far-run");
+	CHECK_RC(tr_store_begin(a.s, &place, files, 2, &err), 0, &err);
+	CHECK_RC(tr_store_advance(a.s, 1, &step, &err), 0, &err);
+	close_alone(&a);
 }
 
 TEST(a_resume_far_into_the_data_reads_nothing_before_its_place)
