@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include "adamw.h"
+#include "dataprep.h"
 #include "sampleorder.h"
 #include "schedule.h"
-#include "dataprep.h"
 #include "tokenfile.h"
 
 static void write_file(const char *path, const void *bytes, size_t n)

@@ -8,10 +8,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "dataprep.h"
 #include "ranks_threads.h"
 #include "rmtree.h"
 #include "rowfeed.h"
-#include "dataprep.h"
 
 enum { RANKS = 4, SEQ = 9, VOCAB = 257 };
 

@@ -14,10 +14,10 @@
 #include <unistd.h>
 
 #include "bind.h"
+#include "dataprep.h"
 #include "lm.h"
 #include "ranks_threads.h"
 #include "rmtree.h"
-#include "dataprep.h"
 #include "tokenfile.h"
 #include "trainloop.h"
 

@@ -25,7 +25,7 @@ struct tr_trainer {
 	enum tr_zero_form zero_form;
 	struct tr_shares shares;        /* owned; made if zero is 1 and dp has several ranks */
 	struct tr_pipe pipe;
-	const int64_t *layers;          /* of each part of the model; NULL: as many in each */
+	const int64_t *layers;          /* of each part of the model; NULL: nearly equal */
 	struct tr_parts parts;          /* of this rank; owned, as the next one */
 	struct tr_work *work;           /* of a step, tr_work_count(&pipe) */
 	int64_t step;                   /* updates that were made */
