@@ -53,13 +53,14 @@ struct tr_nest_memory {
 
 /* Returns the bytes of an array. */
 size_t tr_array_bytes(const struct tr_array *a);
-/* Sends the tree of each rank r whose source[r] is r to the ranks whose source it is.
+/* A rank r whose source[r] is r sends its tree to all ranks whose source it is.
  * source  [g->n]; NULL: rank 0 sends to all
  * code    0, or why this rank cannot take part; *err is its message
- * tree    on a rank that sends, its tree. It receives that of the source otherwise, also if that is
- *         released and empty. Arrays are in the memory of m.
- * Returns the same code on all ranks: if it is not 0 on one of them, its code and message, as
- * tr_agree does. Then nothing was received, but m may have been asked for memory. [collective] */
+ * tree    on a rank that sends, its tree. On the others it is overwritten with the tree of the
+ *         source, whose arrays are in the memory of m. A tree that was received there before must
+ *         have been released.
+ * Returns the same code on all ranks, as tr_agree does. If it is not 0, nothing was received, but m
+ * may have been asked for memory. [collective] */
 int tr_nest_broadcast(const struct tr_ranks *g, const int *source, int code,
 		      struct tr_nest_tree *tree, const struct tr_nest_memory *m,
 		      struct tr_error *err);

@@ -47,9 +47,9 @@ struct tr_registry {
 	struct tr_param *param;
 	int n;
 	struct tr_pieces pieces;        /* of the dimensions that are cut: those of this rank */
-	/* A flat buffer of weights has a copy, if there is one, from item `counted` on the
-	 * parameters that are cut, and from item `norms` on those of which each rank of tp has all.
-	 * Padding is zero. */
+	/* A flat buffer of weights begins with the copy, if there is one. From item `counted` on it
+	 * has the parameters that are cut, and from item `norms` on those of which each rank of tp
+	 * has all. Padding is zero. */
 	int64_t weights, counted, norms;
 	/* One of gradients has the same items. The gradients of the norms are sums over tokens,
 	 * which are cut into pieces. Those of the first piece of this rank are at `norms`, those of
@@ -57,10 +57,10 @@ struct tr_registry {
 	int64_t gradients;
 	struct tr_pieces tokens;        /* the pieces of tokens of this rank */
 	int64_t distinct;               /* items of the whole model, without tied parameters */
-	/* Numbers, or -1. The head may be tied to the embedding. If they are in two stages of a
-	 * pipeline, each of the two has the weights: the last stage has a copy, which is its head,
-	 * and `shared` is the number of the parameter in either. The gradients of the two have to
-	 * be added. */
+	/* Numbers in `param`, or -1. The head may be tied to the embedding. If they are in two
+	 * stages of a pipeline, each of the two has the weights: the last stage has a copy, which
+	 * is its head, and `shared` is the number of the parameter in either. The gradients of the
+	 * two have to be added. */
 	int embedding, norm, head, shared;
 	int *layer;                     /* [layers * TR_LAYER_PARAMS]; -1: absent */
 };

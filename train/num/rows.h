@@ -21,8 +21,8 @@ struct tr_rows {
 	const int32_t *position;        /* [n], in its part */
 	float *const *grad;             /* [seqs], the gradient buffer of the sequence's leaf */
 };
-/* Sets `rows` to sequences [from, to) of `all`, without gradient buffers. begin and part have room
- * for to - from + 1 numbers, and for a number more than these sequences have tokens. */
+/* Sets `rows` to sequences [from, to) of `all`, without gradient buffers. begin has room for
+ * to - from + 1 numbers, and part for one more than these sequences have tokens. */
 void tr_rows_slice(const struct tr_rows *all, int64_t from, int64_t to, int64_t *begin,
 		   int64_t *part, struct tr_rows *rows);
 /* Returns how many tokens are in these pieces, if the tokens of each sequence are cut into them. */

@@ -26,7 +26,7 @@ struct tr_leafgrads {
 	/* [2 * stages], and the gradient of the shared parameter in the other stage. */
 	struct tr_piece *pieces;
 	float *other;
-	int64_t *cut;                   /* [dp + 1]: of some of the items over the ranks of dp */
+	int64_t *cut;                   /* [dp + 1]: scratch of sum_area: the shares of ranks */
 	int done;                       /* the sum was made: the next leaf begins a step */
 };
 

@@ -52,7 +52,7 @@ static int open_file(struct tr_rowfeed *f, struct tr_error *err)
 	int64_t first, found;
 	int rc = tr_tokenfile_open(&f->file, f->o.data, err);
 
-	/* A file that has none is refused before anything is trained. */
+	/* A file without documents is refused before anything is trained. */
 	if (rc == 0 && f->o.documents)
 		rc = tr_tokenfile_documents(&f->file, 0, 1, &first, &found, err);
 	if (rc == 0)

@@ -33,8 +33,8 @@ struct tr_trainer {
 };
 /* Makes the model, the moments and the gradient buffers. The caller has zeroed the trainer, and set
  * mesh, be, adamw (without the moments and shares), schedule, clip, leaves, pieces, sp, zero and
- * zero_form; order, chunks and micros of pipe, of which 0 chunks or micros are 1; and layers, or
- * none.
+ * zero_form; order, chunks and micros of pipe, where 0 chunks or micros mean 1; and layers, unless
+ * the parts are nearly equal.
  * seqs_max, seq_max  as of tr_model_new. */
 int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
 		    int64_t seq_max, struct tr_error *err);
