@@ -2054,6 +2054,18 @@ bug("states_from_elsewhere", "states of the optimizer begin where their own part
     "all", "foreign/dspd_join.c:settle_states", "p[i].start = w[k].start;",
     "p[i].start = MUTANT && i ? p[i - 1].start + p[i - 1].items + 2 : w[k].start;",
     DSPD + "zero_1_loads")
+blind("long_frozen_part", "a rank may have a part of a frozen parameter that is as long as the "
+      "parameter", "foreign/dspd_join.c:settle_frozen", "p[i].items != each",
+      DSPD + "files_of_several_saves")
+gullible("other_order_on_a_rank", "a rank of ZeRO 3 may have other parameters than rank 0, or "
+         "another order of them", "foreign/dspd_model.c:same_params",
+         "same && at == params_n(d)", DSPD + "ranks_of_zero_3_that_say_other_parameters")
+gullible("renamed_file", "a file of another rank, layer or expert may be given the name of one",
+         "foreign/dspd_save.c:check_renamed", "!has_been_renamed(name, text)",
+         DSPD + "files_of_layers_and_experts_that_were_renamed")
+gullible("state_left_out", "a universal checkpoint may lack a state of a parameter",
+         "foreign/dspd_universal.c:check_complete", "!file || p->frozen",
+         DSPD + "a_universal_checkpoint_without_a_file")
 
 # ---- exports ----
 EXPORT = "sim/test_export_hf: "
