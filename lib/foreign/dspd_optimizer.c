@@ -305,9 +305,10 @@ static int make_groups(struct shf_dspd *d, const struct shf_dspd_file *x, uint32
 	if (d->groups.oom)
 		return shf_dspd_no_memory(d);
 	return !unread || d->stage == 3 ? 0
-	     : shf_foreign_note(d->f, d->err, "experts", 7, "%" PRIu64 " groups of parameters are "
-	                        "those of experts, whose masters and states are not read, because "
-	                        "nothing says which rank has which", unread);
+	     : shf_foreign_note(d->f, d->err, "experts", 7, "the masters and states of %" PRIu64
+	                        " group%s of parameters of experts are not read, because nothing "
+	                        "says which rank has which experts", unread,
+	                        unread > 1 ? "s" : "");
 }
 
 /* Compares the number of ranks with that of the files. */

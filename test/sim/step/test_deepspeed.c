@@ -146,8 +146,9 @@ TEST(steps_are_notes_or_tensors)
 	says(saved(1, 2, DSPD_SOUND), "global_step", "9");
 	says(saved(1, 2, DSPD_SOUND), "adam.step", "7");
 	says(saved(3, 3, DSPD_SOUND), "adam.step", "7");
-	says(saved(1, 2, DSPD_EXPERTS), "experts", "1 groups of parameters are those of experts, "
-	     "whose masters and states are not read, because nothing says which rank has which");
+	says(saved(1, 2, DSPD_EXPERTS), "experts", "the masters and states of 1 group of "
+	     "parameters of experts are not read, because nothing says which rank has which "
+	     "experts");
 	says(saved(1, 2, DSPD_NO_OPTIMIZER), "optimizer", "has no files of its own: the save was "
 	     "made without ZeRO, or they are missing");
 	CHECK_RC(shf_foreign_open(&f, sys, DIR_DS, &err), 0, &err);
