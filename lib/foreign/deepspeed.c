@@ -33,29 +33,19 @@ static int files_order(const void *a, const void *b)
 	return c ? c : (x->dp > y->dp) - (x->dp < y->dp);
 }
 
-/* Lists the files, and finds out which ranks there are. */
-static int list_files(struct shf_dspd *d)
+/* Finds the files of the model and of the optimizer, and out which ranks there are. */
+static int find_files(struct shf_dspd *d, const struct shf_listing *l)
 {
-	const char *folder = d->dir.folder;
-	struct shf_listing l = { .arena = NULL };
-	int fd = folder ? shf_sys_open(d->f->in, d->f->dir, folder, SHF_O_DIR, 0) : d->f->dir;
 	struct shf_dspd_entry e, *of;
 	size_t n;
-	int rc;
 
-	if (fd < 0)
-		return shf_fail_sys(d->err, -fd, "%s/%s", d->f->path, folder);
-	rc = shf_listing_read(&l, &d->f->arena, d->f->in, fd, d->f->path, d->err);
-	if (folder)
-		shf_sys_close(d->f->in, fd);
-	for (size_t i = 0; rc == 0 && i < shf_listing_n(&l); i++) {
-		e.name = shf_listing_at(&l, i);
+	for (size_t i = 0; i < shf_listing_n(l); i++) {
+		e.name = shf_listing_at(l, i);
 		if (shf_dspd_name_of(&e.x, e.name))
 			shf_buf_add(&d->entries, &e, sizeof(e));
 	}
-	shf_buf_release(&l.a);
-	if (rc < 0 || d->entries.oom)
-		return rc < 0 ? rc : shf_dspd_no_memory(d);
+	if (d->entries.oom)
+		return shf_dspd_no_memory(d);
 	of = (struct shf_dspd_entry *)(void *)d->entries.data;
 	n = d->entries.len / sizeof(*of);
 	shf_records_sort(of, n, sizeof(*of), files_order);
@@ -121,15 +111,18 @@ static int drop_tied(struct shf_dspd *d)
 static int open_deepspeed(struct shf_foreign *f, struct sheaf_error *err)
 {
 	struct shf_dspd d = { .f = f, .err = err, .steps = -1, .names_left = UINT64_C(64) << 20 };
-	int rc = shf_dspd_find(&d.dir, &f->arena, f->in, f->dir, f->path, err);
+	struct shf_listing l = { .arena = NULL };
+	int found = shf_dspd_find(&d.dir, &f->arena, f->in, f->dir, f->path, err);
+	int rc = found > 0 ? shf_dspd_list(&d, NULL, &f->arena, &l) : found;
 
-	if (rc == 0)
+	if (found == 0 || rc == 1)
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s: has changed while it was being opened",
 		              f->path);
-	if (rc == 1)
-		rc = list_files(&d);
 	if (rc == 0)
-		rc = shf_dspd_layers(&d);
+		rc = find_files(&d, &l);
+	if (rc == 0)
+		rc = shf_dspd_layers(&d, &l);
+	shf_buf_release(&l.a);
 	for (; rc == 0 && d.mp < d.mp_n; d.mp++)
 		rc = open_rank(&d);
 	if (rc == 0 && d.boxed.len)

@@ -102,7 +102,8 @@ static int settle_weights(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
 	                shf_foreign_file(d->f, p->file)->where, start, d->rank_items);
 }
 
-/* Sets the starts of the parts of a frozen parameter, which are equal, rounded up, on all ranks. */
+/* Sets the starts of the parts of a frozen parameter. Each rank has a part of the same length: that
+ * of the parameter divided by the number of ranks, rounded up. */
 static int settle_frozen(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
 {
 	const struct shf_dspd_param *of = (const struct shf_dspd_param *)(void *)d->params.data +

@@ -2,8 +2,8 @@
 /* Weights in files of their own: each layer of a pipeline (layer_03-model_states.pt, or of each
  * rank of tensor parallelism layer_03-model_01-model_states.pt), under names within the layer; and
  * each expert (layer_0_expert_5_mp_rank_00_model_states.pt), under those of the model. */
+#include <stdlib.h>
 #include <string.h>
-#include "err.h"
 #include "dspd_save.h"
 #include "sort.h"
 
@@ -11,6 +11,14 @@ static int weights_order(const void *a, const void *b)
 {
 	return strcmp(((const struct shf_dspd_weight *)a)->name,
 	              ((const struct shf_dspd_weight *)b)->name);
+}
+
+const struct shf_dspd_weight *shf_dspd_weight(const struct shf_dspd *d, const char *name)
+{
+	const struct shf_dspd_weight want = { .name = name };
+	size_t n = d->weights.len / sizeof(want);
+
+	return n ? bsearch(&want, d->weights.data, n, sizeof(want), weights_order) : NULL;
 }
 
 /* Adds one tensor of a file. */
@@ -59,34 +67,26 @@ static int layer_file(struct shf_dspd *d, const char *name, const struct shf_dsp
 	return rc;
 }
 
-int shf_dspd_layers(struct shf_dspd *d)
+int shf_dspd_layers(struct shf_dspd *d, const struct shf_listing *l)
 {
-	const char *folder = d->dir.folder;
-	int fd = folder ? shf_foreign_folder(d->f, folder) : d->f->dir, tp_n = 1, rc;
-	struct shf_listing l = { .arena = NULL };
 	struct shf_dspd_layer x;
+	int tp_n = 1, rc = 0;
 
-	if (fd < 0)
-		return shf_fail_sys(d->err, -fd, "%s/%s", d->f->path, folder);
-	rc = shf_listing_read(&l, &d->f->arena, d->f->in, fd, d->f->path, d->err);
-	if (folder)
-		shf_sys_close(d->f->in, fd);
-	for (size_t i = 0; rc == 0 && i < shf_listing_n(&l); i++)
-		if (shf_dspd_layer_of(&x, shf_listing_at(&l, i)) && !x.expert) {
+	for (size_t i = 0; i < shf_listing_n(l); i++)
+		if (shf_dspd_layer_of(&x, shf_listing_at(l, i)) && !x.expert) {
 			d->layers = true;
 			tp_n = x.tp >= tp_n ? x.tp + 1 : tp_n;
 		}
 	if (d->layers)
 		d->tp_n = tp_n;
-	for (size_t i = 0; rc == 0 && i < shf_listing_n(&l); i++)
-		if (shf_dspd_layer_of(&x, shf_listing_at(&l, i))) {
+	for (size_t i = 0; rc == 0 && i < shf_listing_n(l); i++)
+		if (shf_dspd_layer_of(&x, shf_listing_at(l, i))) {
 			d->mp = x.tp;
-			rc = layer_file(d, shf_listing_at(&l, i), &x);
+			rc = layer_file(d, shf_listing_at(l, i), &x);
 		}
 	d->mp = 0;
 	if (rc == 0)
 		shf_records_sort(d->weights.data, d->weights.len / sizeof(struct shf_dspd_weight),
 		                 sizeof(struct shf_dspd_weight), weights_order);
-	shf_buf_release(&l.a);
 	return rc;
 }

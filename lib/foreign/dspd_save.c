@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dspd_save.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -73,8 +74,9 @@ static bool has_been_renamed(const char *name, const char *was)
 	return (shf_dspd_layer_of(&layer, was) || shf_dspd_name_of(&y, was)) && strcmp(name, was);
 }
 
-/* torch.save calls the folder in an archive as the file. So a file of another rank, layer or expert
- * that was given this name is found. */
+/* All records of an archive of torch.save are in a folder that has the name of the file, without
+ * its end, under which it was saved. So a file of another rank, layer or expert that was given this
+ * name is found. */
 static int check_renamed(struct shf_dspd *d, const struct shf_dspd_file *x, const char *name)
 {
 	char text[256];
@@ -90,21 +92,50 @@ static int check_renamed(struct shf_dspd *d, const struct shf_dspd_file *x, cons
 	                "values belong to the file of that name", x->where, text);
 }
 
+/* Makes the path of a folder under the one that has the save, or of that one if `under` is NULL:
+ * *path, or NULL if it is f->dir itself. to: has the bytes, and is released by the caller. */
+static int folder_path(const struct shf_dspd *d, const char *under, struct shf_buf *to,
+                       const char **path)
+{
+	shf_buf_addf(to, "%s%s%s", d->dir.folder ? d->dir.folder : "",
+	             d->dir.folder && under ? "/" : "", under ? under : "");
+	shf_buf_u8(to, 0);
+	*path = !to->oom && to->len > 1 ? (const char *)to->data : NULL;
+	return to->oom ? shf_dspd_no_memory(d) : 0;
+}
+
+int shf_dspd_list(struct shf_dspd *d, const char *under, struct shf_arena *arena,
+                  struct shf_listing *l)
+{
+	struct shf_buf buf = SHF_BUF_INIT;
+	const char *path;
+	int rc = folder_path(d, under, &buf, &path), fd = d->f->dir;
+
+	*l = (struct shf_listing){ .arena = arena };
+	if (rc == 0 && path)
+		fd = shf_foreign_folder(d->f, path);
+	if (rc == 0)
+		rc = fd == -ENOTDIR ? 1
+		   : fd < 0 ? shf_fail_sys(d->err, -fd, "%s/%s", d->f->path, path)
+		   : shf_listing_read(l, arena, d->f->in, fd, d->f->path, d->err);
+	if (fd >= 0 && fd != d->f->dir)
+		shf_sys_close(d->f->in, fd);
+	shf_buf_release(&buf);
+	return rc;
+}
+
 int shf_dspd_open(struct shf_dspd *d, const char *under, const char *name,
                   struct shf_dspd_file *x)
 {
-	struct shf_buf folder = SHF_BUF_INIT;
+	struct shf_buf buf = SHF_BUF_INIT;
 	struct shf_region r;
-	int rc;
+	const char *folder;
+	int rc = folder_path(d, under, &buf, &folder);
 
 	*x = (struct shf_dspd_file){ .file = UINT32_MAX };
-	shf_buf_addf(&folder, "%s%s%s", d->dir.folder ? d->dir.folder : "",
-	             d->dir.folder && under ? "/" : "", under ? under : "");
-	shf_buf_u8(&folder, 0);
-	rc = folder.oom ? shf_dspd_no_memory(d)
-	   : shf_foreign_add_file_in(d->f, folder.len > 1 ? (const char *)folder.data : NULL, name,
-	                             strlen(name), &x->file, d->err);
-	shf_buf_release(&folder);
+	if (rc == 0)
+		rc = shf_foreign_add_file_in(d->f, folder, name, strlen(name), &x->file, d->err);
+	shf_buf_release(&buf);
 	if (rc == 0)
 		rc = shf_foreign_region(d->f, x->file, &r, d->err);
 	if (rc < 0) {
@@ -219,25 +250,6 @@ struct shf_dspd_param *shf_dspd_param(const struct shf_dspd *d, const char *name
 		c = c ? c : of[mid]->name[n] != '\0';
 		if (c == 0)
 			return of[mid];
-		if (c < 0)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return NULL;
-}
-
-const struct shf_dspd_weight *shf_dspd_weight(const struct shf_dspd *d, const char *name)
-{
-	const struct shf_dspd_weight *w = (const void *)d->weights.data;
-	size_t lo = 0, hi = d->weights.len / sizeof(*w);
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-		int c = strcmp(w[mid].name, name);
-
-		if (c == 0)
-			return &w[mid];
 		if (c < 0)
 			lo = mid + 1;
 		else

@@ -107,6 +107,10 @@ struct shf_dspd_file {          /* an open archive */
 	const char *where;
 	struct shf_torch_zip zip;
 };
+/* Lists a folder under the one that has the save, or that one itself if `under` is NULL. Returns 1
+ * if it is no folder. The caller releases l->a, after a failure, too. */
+int shf_dspd_list(struct shf_dspd *d, const char *under, struct shf_arena *arena,
+                  struct shf_listing *l);
 /* Opens an archive of the folder: in `under` of it, unless that is NULL. */
 int shf_dspd_open(struct shf_dspd *d, const char *under, const char *name,
                   struct shf_dspd_file *x);
@@ -151,8 +155,8 @@ int shf_dspd_boxed(struct shf_dspd *d, const struct shf_foreign_tensor *x, const
                    size_t n, const char *key);
 /* Adds the tensors that the boxes of all ranks make. */
 int shf_dspd_join_boxes(struct shf_dspd *d);
-/* Reads the files of layers and experts. */
-int shf_dspd_layers(struct shf_dspd *d);
+/* Reads the files of layers and experts. l: the names in the folder. */
+int shf_dspd_layers(struct shf_dspd *d, const struct shf_listing *l);
 /* Finds a weight of these files. NULL: there is none. */
 const struct shf_dspd_weight *shf_dspd_weight(const struct shf_dspd *d, const char *name);
 /* Returns into how many runs the ranks are divided for a group, each with experts of its own; 1 if

@@ -3,6 +3,7 @@
  * universal_checkpoint_info.affine_map has an entry for each parameter, with its whole shape and,
  * for each rank, pieces of strided memory. It is used if the part of each rank is one piece that is
  * a box of the whole, in row-major order. */
+#include <stdlib.h>
 #include <string.h>
 #include "err.h"
 #include "dspd_save.h"
@@ -20,24 +21,13 @@ static int boxes_order(const void *a, const void *b)
 	return c ? c : (x->mp > y->mp) - (x->mp < y->mp);
 }
 
+/* Finds the box of a rank, where there are boxes. NULL: it has none. */
 static const struct shf_dspd_box *box_of(const struct shf_dspd *d, const char *name, int mp)
 {
 	const struct shf_dspd_box want = { .name = name, .mp = mp };
-	const struct shf_dspd_box *b = (const void *)d->boxes.data;
-	size_t lo = 0, hi = d->boxes.len / sizeof(*b);
 
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-		int c = boxes_order(&b[mid], &want);
-
-		if (c == 0)
-			return &b[mid];
-		if (c < 0)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return NULL;
+	return bsearch(&want, d->boxes.data, d->boxes.len / sizeof(want), sizeof(want),
+	               boxes_order);
 }
 
 /* Removes the escapes from a regular expression ^...$ that matches one name only. Returns the

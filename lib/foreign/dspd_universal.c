@@ -3,34 +3,11 @@
  * a file fp32.pt of its weights and one of each state of the optimizer. A file has a tensor, or a
  * dictionary with it; of ZeRO 3 the tensor is flat. The files of the model are those of the
  * save. */
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 #include "err.h"
 #include "dspd_save.h"
 #include "valid.h"
-
-/* Lists a folder of the one that has the save. Returns 1 if it is no folder. */
-static int list_under(struct shf_dspd *d, const char *under, struct shf_arena *arena,
-                      struct shf_listing *l)
-{
-	struct shf_buf path = SHF_BUF_INIT;
-	int fd = -ENOMEM, rc;
-
-	*l = (struct shf_listing){ .arena = arena };
-	shf_buf_addf(&path, "%s%s%s", d->dir.folder ? d->dir.folder : "", d->dir.folder ? "/" : "",
-	             under);
-	shf_buf_u8(&path, 0);
-	if (!path.oom)
-		fd = shf_foreign_folder(d->f, (const char *)path.data);
-	rc = path.oom ? shf_dspd_no_memory(d) : fd == -ENOTDIR ? 1
-	   : fd < 0 ? shf_fail_sys(d->err, -fd, "%s/%s", d->f->path, (const char *)path.data)
-	   : shf_listing_read(l, arena, d->f->in, fd, d->f->path, d->err);
-	if (fd >= 0)
-		shf_sys_close(d->f->in, fd);
-	shf_buf_release(&path);
-	return rc;
-}
 
 /* Adds the tensor of a file. p NULL: with its own shape; else with that of the parameter, which it
  * has itself, or it is flat. */
@@ -149,7 +126,7 @@ static int read_folder(struct shf_dspd *d, const char *name, struct seen *seen)
 	shf_buf_addf(&under, "zero/%s", name);
 	shf_buf_u8(&under, 0);
 	rc = under.oom ? shf_dspd_no_memory(d)
-	   : list_under(d, (const char *)under.data, &arena, &l);
+	   : shf_dspd_list(d, (const char *)under.data, &arena, &l);
 	for (size_t i = 0; rc == 0 && i < shf_listing_n(&l); i++) {
 		const char *file = shf_listing_at(&l, i), *shown;
 		char kind[SHF_DSPD_KIND_MAX];
@@ -199,7 +176,7 @@ int shf_dspd_universal(struct shf_dspd *d)
 	if (d->mp)
 		return 0;
 	d->tp_n = 1;    /* what is in these files is whole */
-	rc = list_under(d, "zero", &d->f->arena, &l);
+	rc = shf_dspd_list(d, "zero", &d->f->arena, &l);
 	for (size_t i = 0; rc == 0 && i < shf_listing_n(&l); i++)
 		rc = read_folder(d, shf_listing_at(&l, i), &seen);
 	shf_buf_release(&l.a);
