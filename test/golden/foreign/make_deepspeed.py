@@ -305,27 +305,27 @@ def special(folder):
     return {n: described(t) for n, t in {**model, **flat}.items()}
 
 
+def saved(at):
+    """Makes a directory of one save; returns the folder of the save."""
+    shutil.rmtree(at, ignore_errors=True)
+    ranks(os.path.basename(at), at)
+    for script in glob.glob(os.path.join(at, "zero_to_*.py")):
+        os.remove(script)
+    return os.path.join(at, f"global_step{STEP}")
+
+
 def main(folder, *names):
     lines = []
     for name in RANKS:
         if names and name not in names:
             continue
-        at = os.path.join(folder, name)
-        shutil.rmtree(at, ignore_errors=True)
-        ranks(name, at)
-        for script in glob.glob(os.path.join(at, "zero_to_*.py")):
-            os.remove(script)
         lines.append({"path": name, "format": "deepspeed", "deepspeed": deepspeed.__version__,
-                      "tensors": special(os.path.join(at, f"global_step{STEP}"))})
+                      "tensors": special(saved(os.path.join(folder, name)))})
     for name, (stage, _, _) in KINDS.items():
         if names and name not in names:
             continue
         at = os.path.join(folder, name)
-        shutil.rmtree(at, ignore_errors=True)
-        ranks(name, at)
-        tag = os.path.join(at, f"global_step{STEP}")
-        for script in glob.glob(os.path.join(at, "zero_to_*.py")):
-            os.remove(script)
+        tag = saved(at)
         whole = tag + "_universal"
         universal(tag, whole, *(["--inject_missing_state"] if stage < 3 else []))
         found = weights_of(tag, stage, whole)
