@@ -6,7 +6,7 @@
 #include "err.h"
 #include "export.h"
 #include "export_format.h"
-#include "export_hf.h"
+#include "export_step.h"
 #include "import_step.h"
 #include "foreign_dir.h"
 #include "hexfloat.h"

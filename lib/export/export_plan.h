@@ -4,7 +4,7 @@
 #ifndef SHF_EXPORT_PLAN_H
 #define SHF_EXPORT_PLAN_H
 #include "crc32.h"
-#include "export_hf.h"
+#include "export_step.h"
 
 /* Four bytes of a file that get the CRC-32 of a record of a zip archive, which is known when its
  * tensor has been read. */

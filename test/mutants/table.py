@@ -2087,7 +2087,7 @@ skipped("export_block_not_checked", "a block of the step is exported whatever it
         "shf_blocks_check(c->step, f, lo, c->blocks, hi - lo, NULL, err)",
         EXPORT + "damage_of_the_step")
 bug("export_source_changes", "a source that changes while it is read is exported as it was read",
-    "export/export_hf.c:fill", "rc == 0 && !x->step->sound",
+    "export/export_step.c:fill", "rc == 0 && !x->step->sound",
     "rc == 0 && !x->step->sound && !MUTANT", EXPORT + "a_source_without_checksums")
 bug("export_copy_changes", "a file that changes while it is copied is exported as it was read",
     "export/export_beside.c:copy_open", "if (!shf_stat_is_same(&was, &is))",

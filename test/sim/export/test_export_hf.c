@@ -6,7 +6,7 @@
  *   test_export_hf [--long] [--seed N] [part of a test's name ...]
  *
  * --long tries all that everycut.h says; otherwise few sets of unsynced items at a cut. */
-#include "export_hf.h"
+#include "export_step.h"
 #include "simover.h"
 #include "torchfile.h"
 

@@ -4,7 +4,7 @@
  *
  *   test_map_step [--long] [--seed N] [part of a test's name ...] */
 #include "dtype.h"
-#include "export_hf.h"
+#include "export_step.h"
 #include "hands.h"
 #include "import_step.h"
 #include "map_step.h"

@@ -4,8 +4,8 @@
  * The room lib/export owns struct shf_export, an export in progress. It reads a step through
  * lib/step, and writes a directory that is no run, or a file. A format is a file of this room with
  * an entry in the table of export_format.c. */
-#ifndef SHF_EXPORT_HF_H
-#define SHF_EXPORT_HF_H
+#ifndef SHF_EXPORT_STEP_H
+#define SHF_EXPORT_STEP_H
 #include "step.h"
 
 struct shf_export_format;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the files of the format, its index if it has one, and copies of other files that lie
  * beside the source, such as config.json, if the format is that of a model. */
-#include "export_hf.h"
+#include "export_step.h"
 #include <string.h>
 #include "err.h"
 #include "export_beside.h"
