@@ -171,8 +171,9 @@ static int rename_to_dir(struct shf_export_dir *d, int from, const char *name,
 	rc = shf_dir_fsync(d->sys, d->parent);
 	if (rc < 0)
 		return shf_fail(err, SHEAF_EINDOUBT, "%s: is complete, but the directory that it "
-		                "lies in could not be synced, so a power cut may rename it to %s",
-		                d->path, d->partial_base);
+		                "lies in could not be synced, so a power cut may rename it to "
+		                "%s%s%s", d->path, d->partial_base, from == d->dir ? "/" : "",
+		                from == d->dir ? name : "");
 	return 0;
 }
 

@@ -496,7 +496,7 @@ static void cuts(enum simdisk_model model)
 	e = exported(disk);
 	CHECK_RC(e.rc, 0, &e.err);
 	CHECK(simdisk_hash(disk, TO) == story.was);
-	hunt_cuts(disk, &story, judge);
+	hunt_cuts(disk, &story, T_STRIDE, judge);
 	simdisk_free(disk);
 	simdisk_free(base);
 }

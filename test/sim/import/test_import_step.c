@@ -462,7 +462,7 @@ static void cuts(enum simdisk_model model)
 	struct written e = imported(disk);
 
 	CHECK_RC(e.rc, 0, &e.err);
-	hunt_cuts(disk, &story, judge);
+	hunt_cuts(disk, &story, T_STRIDE, judge);
 	simdisk_free(disk);
 }
 

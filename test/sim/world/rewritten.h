@@ -126,13 +126,13 @@ static inline uint64_t promised(const void *story, int64_t cut)
 	return cut >= ((const struct story *)story)->acked;
 }
 
-/* Cuts the power after every call on this disk, on which the call has just succeeded. */
-static inline void hunt_cuts(struct simdisk *disk, struct story *story,
+/* Cuts the power after each stride-th call on this disk, on which the call has just succeeded. */
+static inline void hunt_cuts(struct simdisk *disk, struct story *story, int stride,
                              const char *(*judge)(const void *story, struct simdisk *disk,
                                                   int64_t cut, char why[300]))
 {
 	struct everycut_hunt hunt = { .disk = disk, .all_max = 2, .small_max = 1, .seeded = 3,
-		.stride = (size_t)T_STRIDE, .promised = promised, .judge = judge, .story = story };
+		.stride = (size_t)stride, .promised = promised, .judge = judge, .story = story };
 	char why[400];
 
 	story->acked = (int64_t)simdisk_cut_n(disk) - 1;
