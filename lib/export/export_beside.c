@@ -210,8 +210,7 @@ static int put_beside(struct shf_export_beside *b, const struct sheaf_checkpoint
 int shf_export_beside_copy(struct shf_export_beside *b, struct sheaf_checkpoint *step,
                            struct sheaf_error *err)
 {
-	while (step->source)            /* a map shows tensors, and no files */
-		step = step->source;
+	step = shf_step_behind_maps(step);
 	return step->foreign ? put_beside(b, step, err) : step->sound ? put_attached(b, step, err)
 	                                                              : put_plain(b, step, err);
 }

@@ -106,8 +106,7 @@ static int npz_place(struct shf_export_plan *plan, const struct sheaf_checkpoint
 	plan->files[0].header.oom |= name.oom || header.oom;
 	shf_buf_release(&name);
 	shf_buf_release(&header);
-	rc = shf_export_file_end(plan, 0, "archive", shf_zip_end(&z), err);
-	return rc == 0 ? shf_layout_number(l, err) : rc;
+	return shf_export_only_file_end(plan, shf_zip_end(&z), err);
 }
 
 const struct shf_export_format shf_export_npz = {

@@ -237,9 +237,9 @@ static int target_finish(struct shf_export *x, uint32_t f, struct sheaf_error *e
 
 /* ---- sums ---- */
 
-/* Sums the bytes of a chunk, which are bytes [at, at + n) of the file, by tensor: their digests,
- * and their CRC-32, as far as they are wanted. */
-static void chunk_sum_tensors(struct worker *w, uint32_t f, uint64_t at, uint64_t n)
+/* Sums the bytes of a chunk, which are bytes [at, at + n) of the file, by tensor: adds what the
+ * chunk contributes to the CRC-32 of each tensor (crc), or to its digest. */
+static void chunk_sum_tensors(struct worker *w, uint32_t f, uint64_t at, uint64_t n, bool crc)
 {
 	struct shf_export *x = w->x;
 	const struct shf_layout *l = &x->plan.out;
@@ -250,22 +250,19 @@ static void chunk_sum_tensors(struct worker *w, uint32_t f, uint64_t at, uint64_
 		const struct shf_lt_tensor *t = &l->tensors[l->by_place[k]];
 		uint64_t lo = t->off > at ? t->off : at, hi = t->off + t->bytes, rest;
 		const uint8_t *bytes = w->bytes + (lo - at);
-		uint64_t digest = 0;
-		uint32_t crc = 0;
+		uint64_t sum;
 
 		if (t->off >= end)
 			break;
 		rest = hi > end ? hi - end : 0;
 		hi -= rest;
-		if (x->digests)
-			digest = shf_crc64_shift(shf_crc64_raw(0, bytes, hi - lo), rest);
-		if (x->crcs)
-			crc = shf_crc32_shift(shf_crc32_more(x->plan.crc, 0, bytes, hi - lo), rest);
+		sum = crc ? shf_crc32_shift(shf_crc32_more(x->plan.crc, 0, bytes, hi - lo), rest)
+		          : shf_crc64_shift(shf_crc64_raw(0, bytes, hi - lo), rest);
 		pthread_mutex_lock(&x->lock);
-		if (x->digests)
-			x->digests[l->by_place[k]] ^= digest;
-		if (x->crcs)
-			x->crcs[l->by_place[k]] ^= crc;
+		if (crc)
+			x->crcs[l->by_place[k]] ^= (uint32_t)sum;
+		else
+			x->digests[l->by_place[k]] ^= sum;
 		pthread_mutex_unlock(&x->lock);
 	}
 }
@@ -279,13 +276,13 @@ static void chunk_sum(struct worker *w, uint32_t f, uint64_t at, uint64_t n)
 	uint64_t *sums = &x->sums[x->plan.out.files[f].first_block + at / SHF_BLOCK];
 
 	if (x->crcs) {          /* before the blocks, which have holes that get them */
-		chunk_sum_tensors(w, f, at, n);
+		chunk_sum_tensors(w, f, at, n, true);
 		chunk_fill_holes(w, f, at, n);
 	}
 	for (uint64_t i = 0; i < n; i += SHF_BLOCK)
 		*sums++ = shf_crc64_raw(0, w->bytes + i, n - i < SHF_BLOCK ? n - i : SHF_BLOCK);
 	if (x->digests)
-		chunk_sum_tensors(w, f, at, n);
+		chunk_sum_tensors(w, f, at, n, false);
 }
 
 static int chunk_write(struct worker *w, uint32_t f, uint64_t at, uint64_t n,

@@ -68,3 +68,10 @@ int shf_export_file_end(struct shf_export_plan *plan, uint32_t f, const char *na
 	return plan->files[f].header.oom || plan->files[f].holes.oom
 	       ? shf_fail(err, SHEAF_ENOMEM, "no memory for the headers of file %s", name) : 0;
 }
+
+int shf_export_only_file_end(struct shf_export_plan *plan, uint64_t bytes, struct sheaf_error *err)
+{
+	int rc = shf_export_file_end(plan, 0, "archive", bytes, err);
+
+	return rc == 0 ? shf_layout_number(&plan->out, err) : rc;
+}

@@ -14,4 +14,6 @@ int shf_export_files_make(struct shf_export_plan *plan, size_t files_n, struct s
 /* Ends a file, whose tensors have their offsets. */
 int shf_export_file_end(struct shf_export_plan *plan, uint32_t f, const char *name, uint64_t bytes,
                         struct sheaf_error *err);
+/* Ends the file of a format that makes one, and numbers the tensors by their places. */
+int shf_export_only_file_end(struct shf_export_plan *plan, uint64_t bytes, struct sheaf_error *err);
 #endif

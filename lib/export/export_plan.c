@@ -244,27 +244,26 @@ static int plan_settle(struct shf_export_plan *plan, struct sheaf_error *err)
 int shf_export_plan_make(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
                          const struct shf_export_opts *opts, struct sheaf_error *err)
 {
-	const struct shf_export_format *format = opts->format ? opts->format
-	                                                      : &shf_export_safetensors;
 	struct choice c = { 0 };
 	size_t first, end;
 	int rc;
 
-	*plan = (struct shf_export_plan){ 0 };
+	*plan = (struct shf_export_plan){
+		.format = opts->format ? opts->format : &shf_export_safetensors };
 	rc = choose_families(&first, &end, step, opts, err);
 	if (rc == 0)
 		rc = choose_all(&c, &plan->out, step, opts, first, end, err);
 	if (rc == 0)
 		rc = plan_tensors(plan, &c, step, opts->dtype, err);
 	if (rc == 0)
-		rc = check_types(&plan->out, format, err);
+		rc = check_types(&plan->out, plan->format, err);
 	if (rc == 0 && opts->is_step &&
 	    plan_tied(&plan->out, &c, &step->layout, opts, first, end) < 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its tied names", step->path);
 	shf_free(c.list);
 	shf_free(c.names);
 	if (rc == 0)
-		rc = format->place(plan, step, opts, err);
+		rc = plan->format->place(plan, step, opts, err);
 	return rc == 0 ? plan_settle(plan, err) : rc;
 }
 

@@ -25,6 +25,7 @@ struct shf_export_item {        /* a part of a file */
 	uint64_t at, bytes;
 };
 struct shf_export_plan {
+	const struct shf_export_format *format; /* that of the options, or the default */
 	struct shf_layout out;
 	uint32_t *from;                 /* owned; by tensor of `out`: the tensor of the step */
 	struct shf_export_file *files;  /* owned; out.files_n of them */

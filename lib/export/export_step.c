@@ -13,8 +13,9 @@
 
 /* Writes the index of a format, if it has one. */
 static int put_index(struct shf_export_dir *d, const struct shf_export *x,
-                     const struct shf_export_format *format, struct sheaf_error *err)
+                     struct sheaf_error *err)
 {
+	const struct shf_export_format *format = x->plan.format;
 	struct shf_buf text = SHF_BUF_INIT;
 	const char *name;
 	int rc = 0;
@@ -31,8 +32,7 @@ static int put_index(struct shf_export_dir *d, const struct shf_export *x,
  * written. */
 static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_error *err)
 {
-	const struct shf_export_format *format = x->opts->format ? x->opts->format
-	                                                         : &shf_export_safetensors;
+	const struct shf_export_format *format = x->plan.format;
 	struct shf_export_beside beside = { .sys = d->sys, .dir = d->dir, .path = d->partial };
 	int rc = shf_export_dir_sweep(d, &x->plan, err);
 
@@ -50,7 +50,7 @@ static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_err
 	if (rc == 0 && !x->step->sound)
 		rc = shf_step_check_unchanged(x->step, err);
 	if (rc == 0)
-		rc = put_index(d, x, format, err);
+		rc = put_index(d, x, err);
 	if (rc == 0)
 		rc = format->is_file ? shf_export_dir_publish_file(d, x->plan.files[0].name, err)
 		                     : shf_export_dir_publish(d, err);

@@ -69,8 +69,7 @@ static int torch_place(struct shf_export_plan *plan, const struct sheaf_checkpoi
 	}
 	plan->files[0].header.oom |= w.out.oom;
 	shf_pkw_release(&w);
-	rc = shf_export_file_end(plan, 0, "archive", shf_zip_end(&z), err);
-	return rc == 0 ? shf_layout_number(l, err) : rc;
+	return shf_export_only_file_end(plan, shf_zip_end(&z), err);
 }
 
 const struct shf_export_format shf_export_torch = {
