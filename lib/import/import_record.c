@@ -40,14 +40,13 @@ static bool is_number(const char *text, int64_t *number)
 	return true;
 }
 
-int shf_import_number(int64_t *number, const struct sheaf_checkpoint *step, int64_t asked,
+int shf_import_number(int64_t *number, struct sheaf_checkpoint *step, int64_t asked,
                       struct sheaf_error *err)
 {
 	static const char *const keys[] = { "step", "global_step", "iteration",
 		"trainer_state.global_step" };
 
-	while (step->source)
-		step = step->source;
+	step = shf_step_behind_maps(step);
 	*number = asked >= 0 ? asked : step->sound ? step->manifest.step : -1;
 	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]) && *number < 0; i++) {
 		const char *text = import_note(&step->manifest, keys[i]);

@@ -8,7 +8,7 @@
  * if the source is a step of Sheaf or has a note "step", "global_step", "iteration" or
  * "trainer_state.global_step"; else 0, if the source has tensors only. EINVAL: it has other values,
  * and none of them is a number. */
-int shf_import_number(int64_t *number, const struct sheaf_checkpoint *step, int64_t asked,
+int shf_import_number(int64_t *number, struct sheaf_checkpoint *step, int64_t asked,
                       struct sheaf_error *err);
 /* Compares the digests of the tensors with those that the source has, if it has any, and with the
  * sums of the blocks that were written. Then writes index files and checksums into the stage, and

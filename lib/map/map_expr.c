@@ -74,13 +74,12 @@ static bool walk_key(struct walk *w, const char *key, size_t n)
 
 /* Adds the value whose first token is `kind`. Skips arrays. */
 static int config_value(struct shf_map_config *c, struct walk *w, struct shf_json *j,
-                      enum shf_json_kind kind, bool keyed, struct sheaf_error *err)
+                        enum shf_json_kind kind, bool keyed, struct sheaf_error *err)
 {
 	int64_t v;
 
 	if (kind == SHF_JSON_OBJECT && keyed) {
-		w->len[w->depth + 1] = w->depth || w->key[0] ? strlen(w->key) : 0;
-		w->depth++;
+		w->len[++w->depth] = strlen(w->key);
 		return 0;
 	}
 	if (kind == SHF_JSON_OBJECT || kind == SHF_JSON_ARRAY) {

@@ -7,7 +7,8 @@
 
 struct shf_map_config {         /* numbers by name, such as "rope.dim" for {"rope": {"dim": 64}} */
 	struct shf_arena arena;
-	struct shf_buf entries;         /* struct shf_map_entry, sorted by key once it is read */
+	struct shf_buf entries;         /* struct shf_map_entry, in the order of the file, then
+	                                 * what the caller gives */
 	const char *path;               /* of config.json, for sentences; NULL: there is none */
 };
 struct shf_map_entry { const char *key; int64_t value; bool given, used; };

@@ -431,12 +431,9 @@ static int parse_sum_of_axes(struct parser *p, struct shf_map_tensor *t, struct 
 	out->kind = SHF_MAP_SUM;
 	out->axis = (int)t->sums_n++;
 	do {
-		int deep = p->deep;
-
 		if (n == 16)
 			return bad(p, "a sum has more than 16 summands");
 		rc = parse_terms(p, t, &alts[n]);
-		p->deep = deep;
 		if (rc == 0 && alts[n++].n == 0)
 			rc = bad(p, "a bracket has no axis");
 	} while (rc == 0 && map_take_mark(p, '+'));
@@ -557,6 +554,13 @@ static int parse_rule(struct parser *p)
 	return rc == 0 && p->m->rules.oom ? map_no_memory(p) : rc;
 }
 
+/* Checks that nothing follows on the line. rc: 0, or an earlier failure, which stays. */
+static int line_end(struct parser *p, int rc)
+{
+	skip_blanks(p);
+	return rc == 0 && *p->p ? bad(p, "'%.20s' is one too many", p->p) : rc;
+}
+
 /* Reads `let`, `arg` and `for`. */
 static int parse_var(struct parser *p, enum shf_map_var_kind kind)
 {
@@ -586,9 +590,7 @@ static int parse_var(struct parser *p, enum shf_map_var_kind kind)
 		rc = read_expr(p, NULL, &v->expr);
 	else if (kind != SHF_MAP_ARG)
 		rc = bad(p, "'=' and a number are expected after %s", v->name);
-	skip_blanks(p);
-	if (rc == 0 && *p->p)
-		rc = bad(p, "'%.20s' is one too many", p->p);
+	rc = line_end(p, rc);
 	m->vars_n += rc == 0;
 	return rc;
 }
@@ -634,9 +636,7 @@ static int parse_also(struct parser *p)
 		rc = bad(p, "'=' is expected between the places");
 	if (rc == 0)
 		rc = parse_place(p, &a.sides[1]);
-	skip_blanks(p);
-	if (rc == 0 && *p->p)
-		rc = bad(p, "'%.20s' is one too many", p->p);
+	rc = line_end(p, rc);
 	if (rc == 0)
 		shf_buf_add(&p->m->also, &a, sizeof(a));
 	return rc == 0 && p->m->also.oom ? map_no_memory(p) : rc;
@@ -659,9 +659,7 @@ static int parse_drop(struct parser *p)
 	d.rule.sides[0] = t;
 	p->rule = &d.rule;
 	rc = parse_name(p, t);
-	skip_blanks(p);
-	if (rc == 0 && *p->p)
-		rc = bad(p, "'%.20s' is one too many", p->p);
+	rc = line_end(p, rc);
 	if (rc == 0)
 		shf_buf_add(&p->m->drops, &d, sizeof(d));
 	return rc == 0 && p->m->drops.oom ? map_no_memory(p) : rc;

@@ -139,6 +139,21 @@ static int take_tensor(struct shf_mapper *p, const char *name, uint32_t t, int64
 	return 0;
 }
 
+/* Looks up the tensor of the source whose name the pattern makes with the present numbers, and
+ * notes that a rule takes it. Sets *at to SHF_MAP_NONE if there is none. */
+static int take_named(struct shf_mapper *p, const struct shf_map_tensor *t, const char *star,
+                      uint32_t *at)
+{
+	int64_t tied;
+	int rc = shf_map_source_name(p, t, star);
+
+	if (rc < 0)
+		return rc;
+	*at = find_tensor(p, p->place->from.family, (char *)p->text.data, &tied);
+	return *at == SHF_MAP_NONE ? 0
+	       : take_tensor(p, (char *)p->text.data, *at, tied, t->line);
+}
+
 /* Returns the work of n names. */
 static uint64_t work_of(uint64_t n)
 {
@@ -161,14 +176,7 @@ static int take_pattern(struct shf_mapper *p, uint32_t i, const char *star)
 	if (!x->from)
 		return shf_map_no_memory(p);
 	for (uint64_t k = 0; k < x->n && rc == 0; k++) {
-		int64_t tied;
-
-		rc = shf_map_source_name(p, t, star);
-		if (rc < 0)
-			break;
-		x->from[k] = find_tensor(p, p->place->from.family, (char *)p->text.data, &tied);
-		if (x->from[k] != SHF_MAP_NONE)
-			rc = take_tensor(p, (char *)p->text.data, x->from[k], tied, t->line);
+		rc = take_named(p, t, star, &x->from[k]);
 		shf_map_count_next(&x->count);
 	}
 	return rc;
@@ -247,36 +255,39 @@ static int apply_star(struct shf_mapper *p)
 	return rc;
 }
 
-/* Marks the tensors that a `drop` line names as used: the other side does not have them. */
-static int apply_drop(struct shf_mapper *p, const struct shf_map_drop *d)
+/* Marks the tensors that a `drop` line with {*} names as used. */
+static int drop_star(struct shf_mapper *p, const struct shf_map_tensor *t)
 {
-	const struct shf_map_tensor *t = d->rule.sides[0];
 	int rc = 0;
 
-	p->rule = &d->rule;
-	for (size_t i = 0; i < p->l->tensors_n && t->star && rc == 0; i++) {
+	for (size_t i = 0; i < p->l->tensors_n && rc == 0; i++) {
 		const struct shf_lt_tensor *x = &p->l->tensors[i];
 
 		if (!p->taken[i] && star_of(p, t, x->name, &rc) &&
 		    strcmp(p->l->families[x->family].name, p->place->from.family) == 0)
-			p->taken[i] = d->rule.line;
+			p->taken[i] = t->line;
 	}
-	for (struct shf_map_count c = { &p->values, p->rule, t->outer }; !t->star && rc == 0;) {
-		uint64_t n = shf_map_count_begin(&c);
+	return rc;
+}
 
-		rc = shf_map_spend(p, work_of(n), t);
-		for (uint64_t k = 0; k < n && rc == 0; k++) {
-			int64_t tied;
-			uint32_t at;
+/* Marks the tensors that a `drop` line names as used: the other side does not have them. */
+static int apply_drop(struct shf_mapper *p, const struct shf_map_drop *d)
+{
+	const struct shf_map_tensor *t = d->rule.sides[0];
+	struct shf_map_count c = { &p->values, &d->rule, t->outer };
+	uint64_t n;
+	int rc;
 
-			rc = shf_map_source_name(p, t, NULL);
-			at = rc == 0 ? find_tensor(p, p->place->from.family, (char *)p->text.data,
-			                           &tied) : SHF_MAP_NONE;
-			if (at != SHF_MAP_NONE)
-				rc = take_tensor(p, (char *)p->text.data, at, tied, d->rule.line);
-			shf_map_count_next(&c);
-		}
-		break;
+	p->rule = &d->rule;
+	if (t->star)
+		return drop_star(p, t);
+	n = shf_map_count_begin(&c);
+	rc = shf_map_spend(p, work_of(n), t);
+	for (uint64_t k = 0; k < n && rc == 0; k++) {
+		uint32_t at;
+
+		rc = take_named(p, t, NULL, &at);
+		shf_map_count_next(&c);
 	}
 	return rc;
 }

@@ -15,6 +15,7 @@
 #include "map_read.h"
 #include "step_attached.h"
 #include "step_files.h"
+#include "step_find.h"
 #include "step_open.h"
 
 struct mapped {                 /* what shf_foreign.own points to */
@@ -74,34 +75,11 @@ static const struct shf_foreign_format map_format = {
 
 /* ---- texts ---- */
 
-/* Reads a file of at most `most` bytes. Returns 0 or a negative errno. */
-static int slurp_at(const struct shf_sys *sys, int dir, const char *path, uint64_t most,
-                    struct shf_buf *out)
-{
-	int fd = shf_sys_open(sys, dir, path, 0, 0);
-	struct shf_stat st;
-	int64_t got = fd;
-
-	if (fd >= 0)
-		got = shf_sys_fstat(sys, fd, &st);
-	if (got >= 0)
-		got = st.type != SHF_T_FILE ? -EINVAL : st.bytes > most ? -EFBIG : 0;
-	if (got == 0 && st.bytes && !shf_buf_room(out, (size_t)st.bytes))
-		got = -ENOMEM;
-	if (got == 0 && st.bytes)
-		got = shf_sys_pread(sys, fd, out->data, (size_t)st.bytes, 0);
-	if (fd >= 0)
-		shf_sys_close(sys, fd);
-	if (got >= 0)
-		out->len = (size_t)got;
-	return got < 0 ? (int)got : 0;
-}
-
 static int map_read_file(struct shf_map *m, const struct shf_sys *sys, const char *path,
-                    struct sheaf_error *err)
+                         struct sheaf_error *err)
 {
 	struct shf_buf text = SHF_BUF_INIT;
-	int rc = slurp_at(sys, SHF_CWD, path, SHF_MAP_BYTES_MAX, &text);
+	int rc = shf_file_slurp(sys, SHF_CWD, path, 0, SHF_MAP_BYTES_MAX, &text);
 
 	rc = rc < 0 ? shf_fail_sys(err, -rc, "%s", path)
 	            : shf_map_parse(m, path, (const char *)text.data, text.len, err);
@@ -119,8 +97,8 @@ static int read_beside(struct shf_map_config *c, const struct shf_foreign *f,
 
 	shf_buf_addf(&path, "%.*s/config.json", n, f->dir >= 0 || slash ? f->path : ".");
 	shf_buf_u8(&path, 0);
-	rc = path.oom ? -ENOMEM : slurp_at(f->in, SHF_CWD, (char *)path.data, SHF_MAP_BYTES_MAX,
-	                                   &text);
+	rc = path.oom ? -ENOMEM : shf_file_slurp(f->in, SHF_CWD, (char *)path.data, 0,
+	                                         SHF_MAP_BYTES_MAX, &text);
 	if (rc == 0)
 		rc = shf_map_config_read(c, (char *)path.data, text.data, text.len, err);
 	else
@@ -139,10 +117,10 @@ static int read_config(struct shf_map_config *c, struct sheaf_checkpoint *step,
 	size_t n;
 	int rc;
 
-	while (step->source)
-		step = step->source;
+	step = shf_step_behind_maps(step);
 	if (opts->config) {
-		rc = slurp_at(step->run->sys, SHF_CWD, opts->config, SHF_MAP_BYTES_MAX, &text);
+		rc = shf_file_slurp(step->run->sys, SHF_CWD, opts->config, 0, SHF_MAP_BYTES_MAX,
+		                    &text);
 		rc = rc < 0 ? shf_fail_sys(err, -rc, "%s", opts->config)
 		            : shf_map_config_read(c, opts->config, text.data, text.len, err);
 		shf_buf_release(&text);

@@ -88,6 +88,14 @@ struct sheaf_checkpoint {
 	                                 * passed over before this one, as in struct
 	                                 * shf_latest_search */
 };
+/* Returns the step that was opened: the one behind all maps that show it. A map shows tensors, but
+ * no files and no number. */
+static inline struct sheaf_checkpoint *shf_step_behind_maps(struct sheaf_checkpoint *step)
+{
+	while (step->source)
+		step = step->source;
+	return step;
+}
 /* Whether the code blames the bytes of the step and not the machine. EFORMAT counts as well: a
  * newer version of the library may have written the step, which is no damage. */
 static inline bool shf_is_of_step(int rc)

@@ -2,7 +2,6 @@
 #include "step_checked.h"
 #include <string.h>
 #include "err.h"
-#include "place.h"
 #include "step_blocks.h"
 #include "step_files.h"
 

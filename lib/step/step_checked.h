@@ -2,9 +2,10 @@
 /* Reads bytes of a step that has sums, and checks the blocks that they are in. */
 #ifndef SHF_STEP_CHECKED_H
 #define SHF_STEP_CHECKED_H
+#include "place.h"
 #include "step.h"
 
-#define SHF_CHECKED_BYTES (4 * (UINT64_C(1) << 20))     /* memory of a reader */
+#define SHF_CHECKED_BYTES (4 * SHF_BLOCK)       /* memory of a reader */
 /* A reader of one thread. It keeps the blocks that it read last, because the bytes that are read
  * next mostly follow them. */
 struct shf_checked {

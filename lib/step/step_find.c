@@ -136,10 +136,8 @@ static void found_release(struct tell *t)
 	shf_buf_release(&t->index);
 }
 
-/* Reads a whole regular file of at most `max` bytes into out, which must be empty. Returns 0 or a
- * negative errno: -EFBIG if the file is larger, -EINVAL if it is no regular file. */
-static int slurp(const struct shf_sys *sys, int dir, const char *name, int flags, uint64_t max,
-                 struct shf_buf *out)
+int shf_file_slurp(const struct shf_sys *sys, int dir, const char *name, int flags, uint64_t max,
+                   struct shf_buf *out)
 {
 	struct shf_stat st;
 	int64_t got;
@@ -230,8 +228,8 @@ int shf_step_find_number(struct sheaf_run *run, int64_t n, struct shf_buf *told,
 		goto out;
 	}
 	t.ino = ino_of(sys, dir);
-	rc = dir < 0 ? dir : slurp(sys, dir, "sheaf.json", SHF_O_NOFOLLOW, SHF_MANIFEST_MAX,
-	                           &t.manifest);
+	rc = dir < 0 ? dir : shf_file_slurp(sys, dir, "sheaf.json", SHF_O_NOFOLLOW,
+	                                        SHF_MANIFEST_MAX, &t.manifest);
 	/* Without a manifest there are three cases: the directory was replaced or removed
 	 * meanwhile; it is the remains of a step of this library; or it never was one. */
 	remains = dir >= 0 && rc == -ENOENT && shf_dir_is_remains(sys, dir);
@@ -494,7 +492,7 @@ static int look_inside(const struct shf_sys *sys, const char *path, int dir, str
 		qsort(l.a, l.n, sizeof(*l.a), text_order);
 	index = rc == 0 ? foreign_index(&l) : NULL;
 	if (index) {
-		rc = slurp(sys, dir, index, 0, INDEX_MAX, &t->index);
+		rc = shf_file_slurp(sys, dir, index, 0, INDEX_MAX, &t->index);
 		rc = rc < 0 ? shf_fail_sys(err, -rc, "%s/%s", path, index)
 		            : files_of_index(t, path, index, &l, err);
 	} else if (rc == 0) {
@@ -528,7 +526,7 @@ static int look_at_dir(const struct shf_sys *sys, const char *path, bool unverif
 	if (dir < 0)
 		return shf_fail_sys(err, -dir, "%s", path);
 	t->ino = ino_of(sys, dir);
-	rc = slurp(sys, dir, "sheaf.json", 0, SHF_MANIFEST_MAX, &t->manifest);
+	rc = shf_file_slurp(sys, dir, "sheaf.json", 0, SHF_MANIFEST_MAX, &t->manifest);
 	if (rc == -EFBIG)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: larger than 1 MiB", path);
 	else if (rc == -EINVAL || rc == -EISDIR)

@@ -24,10 +24,15 @@ struct shf_step_found {
 	struct shf_mf_file *plain; size_t plain_n;
 	struct shf_index index;
 };
-/* The functions marked [rank 0] append their result to `told`; shf_step_find_decode reads it on
- * every rank. */
 /* Writes "dir/name" to out, of any length, and returns the string; NULL: no memory. */
 const char *shf_path_join(struct shf_buf *out, const char *dir, const char *name);
+/* Reads a whole regular file of at most `max` bytes into out, which must be empty. Returns 0 or a
+ * negative errno: -EFBIG if the file is larger, -EINVAL if it is no regular file. */
+int shf_file_slurp(const struct shf_sys *sys, int dir, const char *name, int flags, uint64_t max,
+                   struct shf_buf *out);
+
+/* The functions marked [rank 0] append their result to `told`; shf_step_find_decode reads it on
+ * every rank. */
 /* Looks for step n of the run on disk. ENOENT: there is no such step, or it was removed meanwhile.
  * [rank 0] */
 int shf_step_find_number(struct sheaf_run *run, int64_t n, struct shf_buf *told,
