@@ -164,6 +164,20 @@ TEST(what_an_agent_is_asked_for_is_sound_or_refused)
 	api_place_release(&p);
 }
 
+/* Makes a place with step 3, opens the step, and writes the path of what a call may make there. */
+static struct sheaf_checkpoint *with_a_step(struct api_place *p, const char *name, char path[80])
+{
+	struct sheaf_checkpoint *step = NULL;
+	struct sheaf_error err;
+
+	api_place_init(p);
+	api_place_fill(p);
+	api_place_save(p, 3);
+	snprintf(path, 80, "%s/%s", p->dir, name);
+	CHECK_RC(sheaf_checkpoint_open(&step, p->run, 3, &err), 0, &err);
+	return step;
+}
+
 /* Each call that fills a report looks at it first, and an unsound one stays as it is. */
 TEST(a_report_is_sound_or_the_call_is_refused)
 {
@@ -173,18 +187,13 @@ TEST(a_report_is_sound_or_the_call_is_refused)
 		"size to sizeof(struct sheaf_report)",
 		"report.size is 4, or a field is set that this version of sheaf does not know; set "
 		"size to sizeof(struct sheaf_report)" };
-	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	struct api_place p;
 	int64_t which = 7;
 	char copy[80];
+	struct sheaf_checkpoint *step = with_a_step(&p, "copy", copy);
 	int rc;
 
-	api_place_init(&p);
-	api_place_fill(&p);
-	api_place_save(&p, 3);
-	snprintf(copy, sizeof(copy), "%s/copy", p.dir);
-	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
 	for (int i = 0; i < 2; i++) {
 		struct sheaf_report was = bad[i], *r = &bad[i];
 
@@ -218,17 +227,12 @@ TEST(an_export_says_which_options_do_not_go_together)
 		{ { .all_families = 1 }, "how.all_families and how.format hf do not go together: "
 		  "such a directory has one family" },
 	};
-	struct sheaf_checkpoint *step = NULL;
 	struct sheaf_error err;
 	struct api_place p;
 	char to[80];
+	struct sheaf_checkpoint *step = with_a_step(&p, "export", to);
 	int rc;
 
-	api_place_init(&p);
-	api_place_fill(&p);
-	api_place_save(&p, 3);
-	snprintf(to, sizeof(to), "%s/export", p.dir);
-	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
 		struct sheaf_export how = all[i].how;
 

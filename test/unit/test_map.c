@@ -106,7 +106,7 @@ TEST(a_map_that_is_not_right_is_refused_in_one_sentence)
 }
 
 /* Each text is cut at each byte, and each byte is replaced: the parser ends, and reads nothing
- * beyond (the memory sanitizer says so). */
+ * beyond (the address sanitizer says so). */
 TEST(no_cut_and_no_byte_of_a_map_leads_beyond_it)
 {
 	static const char text[] = HEAD "arg t = 2\nlet g = config.a or up(3, t) * (4 - 1) / 3\n"
@@ -568,11 +568,9 @@ TEST(numbers_come_from_config_json_and_from_the_caller)
 static const char fuse[] = HEAD "let a = 2\nlet b = 3\nalso {*}/m in optimizer = o.m.{*}\n"
 	"p [a h], q [b h] = r [h (a + b)]\n{*} = x.{*}\n";
 
-TEST(state_of_the_optimizer_is_mapped_as_its_weights_are)
+/* Begins a model that `fuse` maps, with state m of each weight. */
+static void begin_with_state(void)
 {
-	static struct origin there;
-	int64_t w, m;
-
 	begin(&left);
 	add(&left, 0, "p", 2, 2, 5);
 	add(&left, 0, "q", 2, 3, 5);
@@ -580,6 +578,14 @@ TEST(state_of_the_optimizer_is_mapped_as_its_weights_are)
 	add(&left, 2, "p/m", 2, 2, 5);
 	add(&left, 2, "q/m", 2, 3, 5);
 	add(&left, 2, "n/m", 1, 5);
+}
+
+TEST(state_of_the_optimizer_is_mapped_as_its_weights_are)
+{
+	static struct origin there;
+	int64_t w, m;
+
+	begin_with_state();
 	add(&left, 2, "p/exp", 2, 2, 5);
 	add(&left, 2, "q/exp", 2, 3, 5);
 	add(&left, 2, "n/exp", 1, 5);
@@ -715,13 +721,7 @@ TEST(a_tied_name_is_read_from_the_tensor_that_it_is_tied_to)
 
 TEST(no_allocation_that_fails_is_overlooked)
 {
-	begin(&left);
-	add(&left, 0, "p", 2, 2, 5);
-	add(&left, 0, "q", 2, 3, 5);
-	add(&left, 0, "n", 1, 5);
-	add(&left, 2, "p/m", 2, 2, 5);
-	add(&left, 2, "q/m", 2, 3, 5);
-	add(&left, 2, "n/m", 1, 5);
+	begin_with_state();
 	end(&left);
 	for (long nth = 1;; nth++) {
 		struct shf_map_plan p;
