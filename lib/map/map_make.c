@@ -30,7 +30,7 @@ int shf_map_spend(struct shf_mapper *p, uint64_t n, const struct shf_map_tensor 
 
 int shf_map_source_name(struct shf_mapper *p, const struct shf_map_tensor *t, const char *star)
 {
-	const struct shf_map_place *x = &p->place->from;
+	const struct shf_map_place *x = &p->site->from;
 	int rc;
 
 	shf_buf_reset(&p->text);
@@ -140,7 +140,7 @@ static int type_source(struct shf_mapper *p, struct making *k, const struct shf_
 {
 	const struct shf_lt_tensor *t = &p->l->tensors[from];
 	const struct shf_map_tensor *s = shf_map_src(p, (uint32_t)c->other);
-	bool counts = !p->place->state && strcmp(p->place->from.family, "model") == 0;
+	bool counts = !p->site->state && strcmp(p->site->from.family, "model") == 0;
 	int32_t type = counts && s->bits ? s->dtype : t->dtype;
 
 	if (shf_dtype(t->dtype)->bits < 8)
@@ -368,7 +368,7 @@ static int by_place(const void *a, const void *b)
 /* Makes the name of a tensor, and lists it. */
 static int put_made(struct shf_mapper *p, struct making *k, const char *star)
 {
-	const struct shf_map_place *x = &p->place->to;
+	const struct shf_map_place *x = &p->site->to;
 	struct shf_map_piece *pieces;
 	int rc;
 
@@ -399,16 +399,17 @@ static int put_made(struct shf_mapper *p, struct making *k, const char *star)
 	return k->made.name && !p->plan->made.oom && !p->text.oom ? 0 : shf_map_no_memory(p);
 }
 
-/* A tensor of the source is lacking. That is wrong if others that belong to it are there, or if a
- * weight must have it and the place has any weight at all. */
+/* A tensor of the source is lacking. That is wrong if others that belong to the same tensor are
+ * there, or if it is a weight that the rule must find and the site has any weight at all: the
+ * latter is known when all rules are applied (apply_lines). */
 static int note_lacking(struct shf_mapper *p, const struct making *k)
 {
-	bool may = p->rule->maybe || p->place->state || p->place->missing.code ||
-	           strcmp(p->place->from.family, "model");
+	bool may = p->rule->maybe || p->site->state || p->site->missing.code ||
+	           strcmp(p->site->from.family, "model");
 
 	if (!k->found && may)
 		return 0;
-	shf_fail(k->found ? p->err : &p->place->missing, SHEAF_ELAYOUT, "%s: has no tensor %.*s, "
+	shf_fail(k->found ? p->err : &p->site->missing, SHEAF_ELAYOUT, "%s: has no tensor %.*s, "
 	         "which %s:%d needs; check that map and config.json are those of this model",
 	         p->path, shf_name_show(k->name_lacking), k->name_lacking, p->m->path, k->t->line);
 	return k->found ? SHEAF_ELAYOUT : 0;
@@ -427,7 +428,7 @@ int shf_map_make(struct shf_mapper *p, const struct shf_map_tensor *t, const cha
 	if (rc < 0 || !k.found)
 		return rc;
 	rc = each_cell(p, &k, type_source);
-	if (rc == 0 && p->place->state && k.single)
+	if (rc == 0 && p->site->state && k.single)
 		rc = each_cell(p, &k, put_single);
 	else if (rc == 0)
 		rc = t->shaped ? put_shaped(p, &k) : each_cell(p, &k, put_whole);

@@ -8,7 +8,7 @@
 #define SHF_MAP_SITES_MAX 64
 #define SHF_MAP_NONE UINT32_MAX
 
-struct shf_map_site {                  /* where tensors of the source are, and what they become */
+struct shf_map_site {           /* where tensors of the source are, and what they become */
 	struct shf_map_place from, to;
 	bool state;                     /* of the optimizer */
 	uint64_t taken;                 /* tensors that rules took here */
@@ -33,9 +33,9 @@ struct shf_mapper {
 	struct shf_map_site sites[SHF_MAP_SITES_MAX];
 	int sites_n;
 	struct shf_buf text;            /* owned; a name that is being made */
-	/* of the present rule and place */
+	/* of the present rule and site */
 	const struct shf_map_rule *rule;
-	struct shf_map_site *place;
+	struct shf_map_site *site;
 	struct shf_map_takes takes[SHF_MAP_SIDE_MAX];
 	struct sheaf_error *err;
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each rule is applied to each place in which the source has tensors: to the weights of each
- * family, and to each key of the state of the optimizer. First the tensors that the rule takes are
- * looked up by their names, then those that it makes are put together from their cells. */
+/* A site is where the source has tensors: the weights of a family, or what the state of the
+ * optimizer has under one key. Each rule is applied to each site. First the tensors that the rule
+ * takes are looked up by their names, then those that it makes are put together from their cells. */
 #include "map_plan.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,14 +16,14 @@
 #define WORK_LEAST (UINT64_C(1) << 24)
 #define WORK_EACH 4096
 
-/* ---- places ---- */
+/* ---- sites ---- */
 
 static bool is_chosen(const struct shf_mapper *p, const char *family)
 {
 	return !p->how->family || strcmp(p->how->family, family) == 0;
 }
 
-/* Adds a place. EINVAL: there are too many: a rule with {*} would take for weights what is left. */
+/* Adds a site. EINVAL: there are too many: a rule with {*} would take for weights what is left. */
 static int add_site(struct shf_mapper *p, const struct shf_map_place *from,
                     const struct shf_map_place *to, bool state)
 {
@@ -85,7 +85,7 @@ static int add_key(struct shf_mapper *p, const struct shf_lt_tensor *t)
 	return add_site(p, &x, &x, true);
 }
 
-/* Finds all places: what `also` names, <name>/<key> of each key, and the weights of each family.
+/* Finds all sites: what `also` names, <name>/<key> of each key, and the weights of each family.
  * State comes first, because a rule with {*} alone takes any name. */
 static int find_sites(struct shf_mapper *p)
 {
@@ -135,7 +135,7 @@ static int take_tensor(struct shf_mapper *p, const char *name, uint32_t t, int64
 		                "%d takes already; each tensor must be taken once", p->m->path,
 		                line, shf_name_show(name), name, *by);
 	*by = line;
-	p->place->taken++;
+	p->site->taken++;
 	return 0;
 }
 
@@ -149,7 +149,7 @@ static int take_named(struct shf_mapper *p, const struct shf_map_tensor *t, cons
 
 	if (rc < 0)
 		return rc;
-	*at = find_tensor(p, p->place->from.family, (char *)p->text.data, &tied);
+	*at = find_tensor(p, p->site->from.family, (char *)p->text.data, &tied);
 	return *at == SHF_MAP_NONE ? 0
 	       : take_tensor(p, (char *)p->text.data, *at, tied, t->line);
 }
@@ -182,7 +182,7 @@ static int take_pattern(struct shf_mapper *p, uint32_t i, const char *star)
 	return rc;
 }
 
-/* Applies the rule to the present place. */
+/* Applies the rule to the present site. */
 static int apply_rule(struct shf_mapper *p, const char *star)
 {
 	int to = !p->from, rc = 0;
@@ -209,11 +209,11 @@ static int apply_rule(struct shf_mapper *p, const char *star)
 }
 
 /* Returns what {*} of a pattern stands for in the name of a tensor, in the arena; NULL: the tensor
- * is not at the present place, or has another name, or no memory, which sets *rc. */
+ * is not at the present site, or has another name, or no memory, which sets *rc. */
 static const char *star_of(struct shf_mapper *p, const struct shf_map_tensor *t, const char *name,
                            int *rc)
 {
-	const struct shf_map_place *x = &p->place->from;
+	const struct shf_map_place *x = &p->site->from;
 	size_t n = strlen(name), after = strlen(x->after), star_n;
 	const char *before[2] = { p->how->prefix, x->before }, *star;
 	char *own;
@@ -235,7 +235,7 @@ static const char *star_of(struct shf_mapper *p, const struct shf_map_tensor *t,
 	return own;
 }
 
-/* Applies a rule with {*} to each tensor of the present place that is not taken. */
+/* Applies a rule with {*} to each tensor of the present site that is not taken. */
 static int apply_star(struct shf_mapper *p)
 {
 	const struct shf_map_tensor *t = shf_map_src(p, 0);
@@ -245,7 +245,7 @@ static int apply_star(struct shf_mapper *p)
 		const struct shf_lt_tensor *x = &p->l->tensors[i];
 		const char *star;
 
-		if (p->taken[i] || strcmp(p->l->families[x->family].name, p->place->from.family) ||
+		if (p->taken[i] || strcmp(p->l->families[x->family].name, p->site->from.family) ||
 		    (t->shaped && (x->wide || x->items.ndim != t->ndim)))
 			continue;
 		star = star_of(p, t, x->name, &rc);
@@ -264,7 +264,7 @@ static int drop_star(struct shf_mapper *p, const struct shf_map_tensor *t)
 		const struct shf_lt_tensor *x = &p->l->tensors[i];
 
 		if (!p->taken[i] && star_of(p, t, x->name, &rc) &&
-		    strcmp(p->l->families[x->family].name, p->place->from.family) == 0)
+		    strcmp(p->l->families[x->family].name, p->site->from.family) == 0)
 			p->taken[i] = t->line;
 	}
 	return rc;
@@ -292,7 +292,7 @@ static int apply_drop(struct shf_mapper *p, const struct shf_map_drop *d)
 	return rc;
 }
 
-/* Applies all rules and drops to the present place, in the order of their lines. */
+/* Applies all rules and drops to the present site, in the order of their lines. */
 static int apply_lines(struct shf_mapper *p)
 {
 	const struct shf_map_drop *drops = (const void *)p->m->drops.data;
@@ -310,8 +310,8 @@ static int apply_lines(struct shf_mapper *p)
 		p->rule = &rules[i];
 		rc = shf_map_src(p, 0)->star ? apply_star(p) : apply_rule(p, NULL);
 	}
-	if (rc == 0 && p->place->missing.code && p->place->taken) {
-		*p->err = p->place->missing;
+	if (rc == 0 && p->site->missing.code && p->site->taken) {
+		*p->err = p->site->missing;
 		rc = SHEAF_ELAYOUT;
 	}
 	return rc;
@@ -419,7 +419,7 @@ static int plan_rules(struct shf_mapper *p, struct shf_map_config *config)
 	if (rc == 0)
 		rc = find_sites(p);
 	for (int i = 0; i < p->sites_n && rc == 0; i++) {
-		p->place = &p->sites[i];
+		p->site = &p->sites[i];
 		rc = apply_lines(p);
 	}
 	if (rc == 0)

@@ -2100,7 +2100,7 @@ bug("map_summands_reversed", "the key and the value of a kv head come before its
     "sim/test_map_step: any_part_of_a_tensor")
 bug("map_state_not_turned", "moments are copied where their weights are transposed and fused",
     "map/map_make.c:shf_map_make", "t->shaped ? put_shaped(p, &k)",
-    "t->shaped && !(MUTANT && p->place->state) ? put_shaped(p, &k)",
+    "t->shaped && !(MUTANT && p->site->state) ? put_shaped(p, &k)",
     "sim/test_map_step: any_part_of_a_tensor",
     "unit/test_map: state_of_the_optimizer_is_mapped")
 bug("export_wrong_block", "blocks that are kept are taken for those of another file",
