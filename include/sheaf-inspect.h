@@ -77,8 +77,7 @@ struct sheaf_checkpoint_info {
 	                                 * programs: "torch.save", "torch.save (legacy)",
 	                                 * "torch.dcp", "torch.dcp (safetensors)", "paddle.save",
 	                                 * "paddle.unified", "paddle.sharding_io", "paddle.flex",
-	                                 * "deepspeed"; of
-	                                 * sheaf_checkpoint_map "map" */
+	                                 * "deepspeed"; "map": a result of sheaf_checkpoint_map */
 	const char *path;               /* its directory or file */
 	const char *session;            /* session of its save */
 	const char *run;                /* id of the run that it was saved to */
