@@ -89,8 +89,8 @@ static int copy_open(struct shf_export_beside *b, int in, const char *path, cons
 }
 
 /* Copies a file of the directory `from` in pieces, and fills in *m. The file may be a symbolic
- * link, as in the cache of the Hugging Face hub. Does nothing if there is no file of that name, and
- * counts it if it is left out: m->name is NULL then. */
+ * link, as in the cache of the Hugging Face hub. If there is no file of that name, nothing is done,
+ * and a file that the new step cannot have is only counted: then m->name is NULL. */
 static int copy_beside(struct shf_export_beside *b, int from, const char *path, const char *name,
                        struct shf_mf_file *m, struct sheaf_error *err)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A site is where the source has tensors: the weights of a family, or what the state of the
  * optimizer has under one key. Each rule is applied to each site. First the tensors that the rule
- * takes are looked up by their names, then those that it makes are put together from their cells. */
+ * takes are looked up by their names. Then those that it makes are put together from their
+ * cells. */
 #include "map_plan.h"
 #include <inttypes.h>
 #include <stdlib.h>
