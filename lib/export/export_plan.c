@@ -197,16 +197,19 @@ static int plan_tensors(struct shf_export_plan *plan, const struct choice *c,
 	return rc;
 }
 
-/* Checks that the format has the types of all tensors. */
+/* Checks that the format has the types of all tensors. Types can be converted, and "hf" written, if
+ * one family is chosen. */
 static int check_types(const struct shf_layout *l, const struct shf_export_format *format,
-                       struct sheaf_error *err)
+                       bool is_one, struct sheaf_error *err)
 {
 	for (size_t i = 0; i < l->tensors_n && format->has_type; i++) {
 		const struct shf_lt_tensor *t = &l->tensors[i];
-		const char *hint = shf_can_convert(SHEAF_F32, t->dtype)
-		                   ? "another type, such as F32"
-		                   : "another format, such as hf";
+		const char *hint = "another format, such as hf";
 
+		if (!is_one)
+			hint = "another format, or write one family alone";
+		else if (shf_can_convert(SHEAF_F32, t->dtype))
+			hint = "another type, such as F32";
 		if (!format->has_type(t->dtype))
 			return shf_fail(err, SHEAF_EINVAL, "tensor %.*s: is of type %s, which "
 			                "format %s does not have; use %s", shf_name_show(t->name),
@@ -256,7 +259,7 @@ int shf_export_plan_make(struct shf_export_plan *plan, struct sheaf_checkpoint *
 	if (rc == 0)
 		rc = plan_tensors(plan, &c, step, opts->dtype, err);
 	if (rc == 0)
-		rc = check_types(&plan->out, plan->format, err);
+		rc = check_types(&plan->out, plan->format, opts->family != NULL, err);
 	if (rc == 0 && opts->is_step &&
 	    plan_tied(&plan->out, &c, &step->layout, opts, first, end) < 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its tied names", step->path);

@@ -145,5 +145,7 @@ result $? 'and metadata'
 t 0 'whose values are those of the source' "$SHEAF" diff dst out.dcp
 t 2 'a type that NumPy does not have is refused' "$SHEAF" export one out.npz --format npz
 has 'by name' err 'is of type BF16, which format npz does not have'
+t 2 'also with all families' "$SHEAF" export f/paddle-uc all.npz --format npz --all
+has 'with what can be done then' err 'use another format, or write one family alone'
 t 0 'unless it is converted' "$SHEAF" export one out.npz --format npz --dtype F32
 wrong "$SHEAF" export one other.npz --format npz --max-shard-size 1M
