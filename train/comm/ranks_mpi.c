@@ -38,6 +38,7 @@ struct mpi_ranks {
 	int tag;
 	int splits;                     /* sub-groups that were made */
 	int is_sub;                     /* the group that this is part of owns the first four */
+	int is_crowded;                 /* this node has more ranks than cores for them */
 	struct sent sent;               /* in the order in which they were sent */
 };
 
@@ -226,11 +227,14 @@ static int lost(struct mpi_ranks *m, int peer, int timeout_ms, struct tr_error *
 
 /* Waits until all messages are done. ELOST: MPI reports an error, another rank has sent a reason to
  * stop, or the deadline has passed; the messages that are not done then go on. Between two polls
- * this call yields the core to other ranks, and after 50 ms it sleeps. */
+ * this call yields the core to other ranks, and after 50 ms it sleeps. On a node that has fewer
+ * cores than ranks it sleeps after 50 us, because a rank that polls takes a core from one that
+ * computes. */
 static int wait_done(struct mpi_ranks *m, struct transfer *t, int timeout_ms,
 		    struct tr_error *err)
 {
 	int64_t start = clock_ns(), now = start, deadline = (int64_t)timeout_ms * 1000000;
+	const int64_t poll_ns = m->is_crowded ? 50000 : 50000000;
 	int done = 0, late = -1;
 
 	for (unsigned turn = 0;; turn++) {
@@ -255,8 +259,8 @@ static int wait_done(struct mpi_ranks *m, struct transfer *t, int timeout_ms,
 				return lost(m, last, timeout_ms, err);
 			break;
 		}
-		if (now - start > 50000000) {
-			struct timespec ts = { .tv_nsec = 100000 };
+		if (now - start > poll_ns) {
+			struct timespec ts = { .tv_nsec = m->is_crowded ? 20000 : 100000 };
 
 			nanosleep(&ts, NULL);
 		} else {
@@ -485,7 +489,7 @@ static int split_mpi(void *arg, struct tr_ranks *sub, int first, int stride, int
 				 .rank = (m->rank - first) / stride,
 				 .first = m->first + first * m->stride,
 				 .stride = stride * m->stride, .tag = 16 * m->tag + m->splits,
-				 .is_sub = 1 };
+				 .is_sub = 1, .is_crowded = m->is_crowded };
 	set_group(sub, s);
 	return 0;
 }
@@ -496,6 +500,25 @@ static void set_group(struct tr_ranks *g, struct mpi_ranks *m)
 				.send = send_mpi, .receive = receive_mpi, .sent = sent_mpi,
 				.split = split_mpi, .abandon = abandon_mpi, .free = free_mpi,
 				.arg = m };
+}
+
+/* Returns whether the ranks of this node together may run on fewer cores than there are ranks. If
+ * that is unknown, they may not. */
+static int is_node_crowded(MPI_Comm comm)
+{
+	MPI_Comm node;
+	cpu_set_t mine, all;
+	int ranks, rc;
+
+	if (MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) != MPI_SUCCESS)
+		return 0;
+	CPU_ZERO(&mine);
+	if (sched_getaffinity(0, sizeof(mine), &mine) < 0)
+		memset(&mine, 0xff, sizeof(mine));      /* more cores than a cpu_set_t has */
+	rc = MPI_Allreduce(&mine, &all, (int)sizeof(mine), MPI_BYTE, MPI_BOR, node);
+	MPI_Comm_size(node, &ranks);
+	MPI_Comm_free(&node);
+	return rc == MPI_SUCCESS && CPU_COUNT(&all) < ranks;
 }
 
 int tr_ranks_mpi(struct tr_ranks *g, MPI_Comm comm, int timeout_ms, struct tr_error *err)
@@ -526,6 +549,7 @@ int tr_ranks_mpi(struct tr_ranks *g, MPI_Comm comm, int timeout_ms, struct tr_er
 	}
 	MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
 	MPI_Comm_set_errhandler(m->waiting, MPI_ERRORS_RETURN);
+	m->is_crowded = is_node_crowded(m->comm);
 	m->stride = 1;
 	m->tag = 1;
 	set_group(g, m);
