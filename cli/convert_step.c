@@ -17,6 +17,12 @@ static bool is_to_hf(const struct cli_args *a)
 	return !format || strcmp(format, "hf") == 0;
 }
 
+/* Whether DST is the directory of a model, into which other files of SRC are copied. */
+static bool is_to_model(const struct cli_args *a)
+{
+	return is_to_hf(a) || strcmp(cli_value(a, "format"), "paddle-uc") == 0;
+}
+
 static int answer(const struct cli_args *a, const char *dst, const struct sheaf_report *r,
                   double seconds)
 {
@@ -32,7 +38,7 @@ static int answer(const struct cli_args *a, const char *dst, const struct sheaf_
 		       (unsigned long long)r->loaded, wl_size(size, r->bytes),
 		       (unsigned long long)r->files);
 	/* Without a configuration transformers cannot know which model this is. */
-	if (is_to_hf(a) && !cli_has(dst, "config.json") && !cli_has(dst, "adapter_config.json"))
+	if (is_to_model(a) && !cli_has(dst, "config.json") && !cli_has(dst, "adapter_config.json"))
 		fprintf(stderr, "sheaf: %s: has no config.json, because none lies beside the "
 		        "source; transformers needs one\n", dst);
 	return 0;
@@ -88,7 +94,7 @@ static void say_left_out(const char *src, const char *dst)
 static int check_options(const struct cli_args *a)
 {
 	static const char *const alone[] = { "family", "prefix", "dtype" };
-	static const char *const formats[] = { "hf", "torch", "dcp", "npz" };
+	static const char *const formats[] = { "hf", "torch", "dcp", "npz", "paddle-uc" };
 	const char *format = cli_value(a, "format");
 	bool known = false;
 	char hint[80];
@@ -96,7 +102,8 @@ static int check_options(const struct cli_args *a)
 	for (size_t i = 0; format && i < sizeof(formats) / sizeof(formats[0]); i++)
 		known |= strcmp(format, formats[i]) == 0;
 	if (format && !known)
-		return cli_usage(a, "--format", "no such format", "hf, torch, dcp, npz");
+		return cli_usage(a, "--format", "no such format",
+		                 "hf, torch, dcp, npz, paddle-uc");
 	if (cli_flag(a, "max-shard-size") && format &&
 	    (strcmp(format, "torch") == 0 || strcmp(format, "npz") == 0)) {
 		snprintf(hint, sizeof(hint), "--format %s makes one file", format);
@@ -113,10 +120,26 @@ static int check_options(const struct cli_args *a)
 	return 0;
 }
 
+/* Reads --step and --betas. */
+static int adam_options(const struct cli_args *a, struct sheaf_export *how)
+{
+	const char *betas = cli_value(a, "betas");
+	char end;
+
+	if (betas && (sscanf(betas, "%lf,%lf%c", &how->beta1, &how->beta2, &end) != 2 ||
+	              !(how->beta1 > 0 && how->beta1 < 1 && how->beta2 > 0 && how->beta2 < 1)))
+		return cli_usage(a, "--betas", "is not two numbers between 0 and 1",
+		                 "for example --betas 0.9,0.95");
+	return cli_int(a, "step", 1, INT64_MAX - 1, &how->adam_step);
+}
+
 static int options(const struct cli_args *a, struct sheaf_export *how)
 {
 	int rc = check_options(a);
 
+	if (rc)
+		return rc;
+	rc = adam_options(a, how);
 	if (rc)
 		return rc;
 	how->format = cli_value(a, "format");
@@ -153,14 +176,15 @@ static int run(const struct cli_args *a)
 	rc = rc < 0 ? cli_error(a, rc, rc == SHEAF_EEXIST ? dst : a->pos[0], err.msg,
 	                        cli_hint_for(&err, hint))
 	            : answer(a, dst, &report, p.seconds);
-	if (rc == 0 && is_to_hf(a) && s.place.kind == CLI_DIR && !cli_has(a->pos[0], "sheaf.json"))
+	if (rc == 0 && is_to_model(a) && s.place.kind == CLI_DIR &&
+	    !cli_has(a->pos[0], "sheaf.json"))
 		say_left_out(a->pos[0], dst);
 	cli_step_close(&s);
 	return rc;
 }
 
 static const struct cli_opt opts[] = {
-	{ "format", "FORMAT", "hf, torch, dcp or npz (hf)" },
+	{ "format", "FORMAT", "hf, torch, dcp, npz or paddle-uc (hf)" },
 	{ "family", "F", "the family to write as the model (model)" },
 	{ "all", NULL, "write all families, each as a dictionary of its own" },
 	{ "prefix", "TEXT", "write only tensors whose names begin with TEXT, and remove it" },
@@ -169,6 +193,8 @@ static const struct cli_opt opts[] = {
 	{ "set", "NAME=N,...", "numbers for the map, such as tp=2" },
 	{ "config", "FILE", "the config.json for the map (that of SRC)" },
 	{ "dtype", "TYPE", "convert floating-point tensors to TYPE, such as BF16" },
+	{ "step", "N", "for paddle-uc: updates of AdamW (the note adam.step)" },
+	{ "betas", "B1,B2", "for paddle-uc: betas of AdamW, such as 0.9,0.95" },
 	{ "max-shard-size", "BYTES", "largest size of a file (5 GB)" },
 	{ "mem", "BYTES", "largest memory for buffers (256M)" },
 	{ 0 },
@@ -180,6 +206,7 @@ const struct cli_verb cli_convert = {
 		    "                     [--prefix TEXT] [--dtype TYPE]\n"
 		    "                     [--map MAP [--to SIDE] [--set NAME=N,...]\n"
 		    "                      [--config FILE]]\n"
+		    "                     [--step N] [--betas B1,B2]\n"
 		    "                     [--max-shard-size BYTES] [--mem BYTES] [--json]",
 	.text = "Writes SRC, a step of a run or a checkpoint of another program (see sheaf help\n"
 		"show), as the new directory or file DST. FORMAT is one of:\n"
@@ -191,6 +218,10 @@ const struct cli_verb cli_convert = {
 		"  dcp    a directory of torch.distributed.checkpoint, with the same names\n"
 		"  npz    one file for numpy.load; NumPy has no BF16: see --dtype; with --all a\n"
 		"         name begins with that of the family and a slash\n"
+		"  paddle-uc\n"
+		"         a unified checkpoint of PaddleNLP and PaddleFormers, with an index for\n"
+		"         each family. See --map for Paddle's names and shapes. With --all and\n"
+		"         moments, Paddle needs the betas of AdamW: see --betas\n"
 		"Nothing in SRC is executed. No tensor is in memory as a whole: memory is used\n"
 		"for the buffers and the list of tensors only.\n\n"
 		"The checksums of SRC are compared if it has any, and all files are read back\n"
@@ -210,7 +241,9 @@ const struct cli_verb cli_convert = {
 		    "  sheaf convert checkpoint.pt hf --prefix model.\n"
 		    "  sheaf convert runs/gpt@latest averages --family ema\n"
 		    "  sheaf convert qwen2-hf qwen2-paddle --map qwen2-hf-paddle\n"
-		    "  sheaf convert runs/gpt@1000 gpt.pt --format torch --all",
+		    "  sheaf convert runs/gpt@1000 gpt.pt --format torch --all\n"
+		    "  sheaf convert runs/qwen@1000 qwen-paddle --format paddle-uc --all \\\n"
+		    "      --betas 0.9,0.95 --map qwen2-hf-paddle",
 	.opts = opts,
 	.pos_min = 2,
 	.pos_max = 2,
@@ -224,6 +257,7 @@ const struct cli_verb cli_export = {
 		    "                    [--prefix TEXT] [--dtype TYPE]\n"
 		    "                    [--map MAP [--to SIDE] [--set NAME=N,...]\n"
 		    "                     [--config FILE]]\n"
+		    "                    [--step N] [--betas B1,B2]\n"
 		    "                    [--max-shard-size BYTES] [--mem BYTES] [--json]",
 	.text = "Does what sheaf convert does, under the name of the opposite of sheaf import.\n"
 		"sheaf help convert lists the formats, and says how DST is written.\n\n"

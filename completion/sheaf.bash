@@ -39,7 +39,7 @@ _sheaf()
 		COMPREPLY=($(compgen -W 'F32 F16 BF16 F64 F8_E4M3 F8_E5M2' -- "$word"))
 		return ;;
 	--format)
-		COMPREPLY=($(compgen -W 'hf torch dcp npz' -- "$word"))
+		COMPREPLY=($(compgen -W 'hf torch dcp npz paddle-uc' -- "$word"))
 		return ;;
 	--zero)
 		COMPREPLY=($(compgen -W '0 1 2 3' -- "$word"))
@@ -64,8 +64,8 @@ _sheaf()
 		[[ $before == *@* && $before != @ || ${COMP_WORDS[COMP_CWORD-2]-} == @ ]] &&
 			options='keep bad none' ;;
 	rewind) options+=' --timeout-ms' ;;
-	convert) options+=' --format --all --family --prefix --dtype --map --to --set --config --max-shard-size --mem' ;;
-	export) options+=' --format --all --family --prefix --dtype --map --to --set --config --max-shard-size --mem' ;;
+	convert) options+=' --format --step --betas --all --family --prefix --dtype --map --to --set --config --max-shard-size --mem' ;;
+	export) options+=' --format --step --betas --all --family --prefix --dtype --map --to --set --config --max-shard-size --mem' ;;
 	import) options+=' --family --as --prefix --dtype --map --to --set --config --max-shard-size --mem' ;;
 	recover) options+=' --apply --salvage --timeout-ms' ;;
 	agent) options+=' --detach --socket --memory-max --steps --idle --folder --hook --no-flush --grace --status --flush

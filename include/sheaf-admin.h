@@ -299,12 +299,20 @@ struct sheaf_export {
 	 *   model's state. file_bytes_max must be 0.
 	 * - "dcp": a directory that torch.distributed.checkpoint loads, with the same
 	 *   dictionary.
-	 * - "npz": one file that numpy.load opens. file_bytes_max must be 0. */
+	 * - "npz": one file that numpy.load opens. file_bytes_max must be 0.
+	 * - "paddle-uc": a unified checkpoint of PaddleNLP and PaddleFormers: a directory with
+	 *   safetensors files and an index for each family, and what "hf" copies. Names and shapes
+	 *   stay as they are; sheaf_checkpoint_map gives those of Paddle. The types must be those
+	 *   that Paddle has. */
 	const char *format;
 	int32_t all_families;           /* not 0: all families are written, each as a dictionary of
 	                                 * its own under its name. family, prefix and dtype must be
 	                                 * NULL and 0 unless there is only one, and the format must
 	                                 * not be "hf" */
+	/* For "paddle-uc" with moments of AdamW, since Paddle keeps powers of the betas. They are
+	 * not used if the checkpoint has these powers. */
+	int64_t adam_step;              /* how many updates there were; 0: the note adam.step */
+	double beta1, beta2;            /* between 0 and 1 */
 };
 /* Writes a family of a checkpoint, of Sheaf or of another program, in a format that other software
  * opens, as a new directory or file. This process does all the work alone. Blocks are compared with

@@ -537,7 +537,8 @@ static int export_take(struct shf_export_opts *o, const struct sheaf_export *the
 
 	*o = (struct shf_export_opts){ .dtype = in.dtype, .family = in.family ? in.family : "model",
 		.as = "model", .prefix = in.prefix, .file_bytes_max = in.file_bytes_max,
-		.memory_bytes = in.memory_bytes, .progress = in.progress, .arg = in.arg };
+		.memory_bytes = in.memory_bytes, .progress = in.progress, .arg = in.arg,
+		.adam_step = in.adam_step, .beta1 = in.beta1, .beta2 = in.beta2 };
 	if (rc == 0)
 		rc = export_format_take(o, &in, err);
 	if (rc == 0 && in.all_families)

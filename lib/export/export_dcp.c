@@ -235,12 +235,14 @@ static void put_table(struct shf_pkw *w, const struct shf_export_plan *plan, enu
 	shf_pkw_op(w, SHF_PKW_SETITEMS);
 }
 
-static const char *dcp_index(const struct shf_export_plan *plan, const struct shf_export_opts *opts,
-                             struct shf_buf *out, int *rc, struct sheaf_error *err)
+static const char *dcp_index(struct shf_export_plan *plan, const struct shf_export_opts *opts,
+                             size_t i, struct shf_buf *out, int *rc, struct sheaf_error *err)
 {
 	bool nested = !opts->family;
 	struct shf_pkw w;
 
+	if (i > 0)
+		return NULL;
 	shf_pkw_begin(&w);
 	object_begin(&w, METADATA, "Metadata");
 	shf_pkw_known_text(&w, "state_dict_metadata");

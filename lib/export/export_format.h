@@ -19,13 +19,14 @@ struct shf_export_format {
 	 * names. */
 	int (*place)(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
 	             const struct shf_export_opts *opts, struct sheaf_error *err);
-	/* Makes the index, a small file that is written when all others are. Returns its name, or
-	 * NULL if there is none. Sets *rc after a failure. The function may be NULL. */
-	const char *(*index)(const struct shf_export_plan *plan, const struct shf_export_opts *opts,
-	                     struct shf_buf *out, int *rc, struct sheaf_error *err);
+	/* Makes index i, counted from 0, a small file that is written when all others are. Returns
+	 * its name, or NULL if there are no more. Sets *rc after a failure. The function may be
+	 * NULL. */
+	const char *(*index)(struct shf_export_plan *plan, const struct shf_export_opts *opts,
+	                     size_t i, struct shf_buf *out, int *rc, struct sheaf_error *err);
 };
 extern const struct shf_export_format shf_export_safetensors, shf_export_torch, shf_export_dcp,
-	shf_export_npz;
+	shf_export_npz, shf_export_paddle;
 /* Returns the format of that name, or NULL. */
 const struct shf_export_format *shf_export_format(const char *name);
 /* Appends the names of all formats to *out, with commas. */

@@ -27,12 +27,12 @@ static int safetensors_place(struct shf_export_plan *plan, const struct sheaf_ch
 	return rc;
 }
 
-static const char *safetensors_index(const struct shf_export_plan *plan,
-                                     const struct shf_export_opts *opts, struct shf_buf *out,
-                                     int *rc, struct sheaf_error *err)
+static const char *safetensors_index(struct shf_export_plan *plan,
+                                     const struct shf_export_opts *opts, size_t i,
+                                     struct shf_buf *out, int *rc, struct sheaf_error *err)
 {
 	(void)opts;
-	if (plan->out.files_n == 1)
+	if (i > 0 || plan->out.files_n == 1)
 		return NULL;
 	*rc = shf_layout_index(&plan->out, &plan->out.families[0], out, err);
 	return "model.safetensors.index.json";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes the files of the format, its index if it has one, and copies of other files that lie
+/* Writes the files of the format, its indexes, and copies of other files that lie
  * beside the source, such as config.json, if the format is that of a model. */
 #include "export_step.h"
 #include <string.h>
@@ -11,19 +11,22 @@
 #include "memory_dir.h"
 #include "step_files.h"
 
-/* Writes the index of a format, if it has one. */
-static int put_index(struct shf_export_dir *d, const struct shf_export *x,
-                     struct sheaf_error *err)
+/* Writes the indexes of a format, if it has any. */
+static int put_format_indexes(struct shf_export_dir *d, struct shf_export *x,
+                              struct sheaf_error *err)
 {
 	const struct shf_export_format *format = x->plan.format;
-	struct shf_buf text = SHF_BUF_INIT;
-	const char *name;
+	const char *name = "";
 	int rc = 0;
 
-	name = format->index ? format->index(&x->plan, x->opts, &text, &rc, err) : NULL;
-	if (rc == 0 && name)
-		rc = shf_export_dir_put(d, name, text.data, text.len, err);
-	shf_buf_release(&text);
+	for (size_t i = 0; format->index && name && rc == 0; i++) {
+		struct shf_buf text = SHF_BUF_INIT;
+
+		name = format->index(&x->plan, x->opts, i, &text, &rc, err);
+		if (rc == 0 && name)
+			rc = shf_export_dir_put(d, name, text.data, text.len, err);
+		shf_buf_release(&text);
+	}
 	return rc;
 }
 
@@ -34,9 +37,14 @@ static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_err
 {
 	const struct shf_export_format *format = x->plan.format;
 	struct shf_export_beside beside = { .sys = d->sys, .dir = d->dir, .path = d->partial };
-	int rc = shf_export_dir_sweep(d, &x->plan, err);
+	size_t families = x->plan.out.families_n;
+	int *dirs = shf_arena_alloc(&x->plan.out.arena, families, sizeof(*dirs));
+	int rc = dirs ? shf_export_dir_sweep(d, &x->plan, err)
+	              : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu families", families);
 
-	x->dirs = &d->dir;
+	for (size_t i = 0; dirs && i < families; i++)
+		dirs[i] = d->dir;       /* all are in one directory */
+	x->dirs = dirs;
 	x->part = "part-";
 	x->path = d->path;
 	x->partial = d->partial;
@@ -50,7 +58,7 @@ static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_err
 	if (rc == 0 && !x->step->sound)
 		rc = shf_step_check_unchanged(x->step, err);
 	if (rc == 0)
-		rc = put_index(d, x, err);
+		rc = put_format_indexes(d, x, err);
 	if (rc == 0)
 		rc = format->is_file ? shf_export_dir_publish_file(d, x->plan.files[0].name, err)
 		                     : shf_export_dir_publish(d, err);

@@ -18,6 +18,8 @@ struct shf_export_opts {
 	const char *as;                 /* the name that the family gets; NULL: its own */
 	const char *prefix;             /* "": all names */
 	bool is_step;                   /* what is written is a step of a run */
+	int64_t adam_step;              /* updates of AdamW; 0: the note adam.step of the step */
+	double beta1, beta2;            /* of AdamW; 0: unknown */
 	uint64_t file_bytes_max, memory_bytes;
 	int (*progress)(void *arg, uint64_t done, uint64_t total);      /* NULL: none */
 	void *arg;

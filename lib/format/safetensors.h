@@ -44,8 +44,11 @@ int shf_st_header_bytes(uint64_t *header_bytes, const uint8_t first[8], uint64_t
 int shf_st_parse(struct shf_st *st, struct shf_arena *arena, const uint8_t *bytes, size_t n,
                  uint64_t file_bytes, const char *where, struct sheaf_error *err);
 /* Appends to out the header of these tensors, in this order. Their offsets must ascend without
- * gaps. It has {"format":"pt"} and is padded with spaces so that 8 + N is a multiple of 4096.
- * Returns 0, SHEAF_ENOMEM or SHEAF_EINVAL. */
+ * gaps. Its __metadata__ is {"format":FORMAT}, such as "pt", and it is padded with spaces so that
+ * 8 + N is a multiple of 4096. Returns 0, SHEAF_ENOMEM or SHEAF_EINVAL. */
+int shf_st_write_as(struct shf_buf *out, const struct shf_st_tensor *tensors, size_t n,
+                    const char *format, struct sheaf_error *err);
+/* The same with the format "pt", as steps of Sheaf have it. */
 int shf_st_write(struct shf_buf *out, const struct shf_st_tensor *tensors, size_t n,
                  struct sheaf_error *err);
 /* Returns an upper bound of the bytes of one entry, whatever its offsets. Placement uses it, so it

@@ -105,8 +105,8 @@ static void add_tensor_entry(struct shf_buf *out, const struct shf_st_tensor *t)
  *
  * All tensors are checked before the first byte is written. A header beyond the format's limit of
  * 100 MB is removed from out again; placement begins a new file long before that (place.c). */
-int shf_st_write(struct shf_buf *out, const struct shf_st_tensor *tensors, size_t n,
-		 struct sheaf_error *err)
+int shf_st_write_as(struct shf_buf *out, const struct shf_st_tensor *tensors, size_t n,
+		    const char *format, struct sheaf_error *err)
 {
 	size_t start = out->len, len;
 	uint64_t pos = 0;
@@ -122,7 +122,7 @@ int shf_st_write(struct shf_buf *out, const struct shf_st_tensor *tensors, size_
 	if (rc < 0)
 		return rc;
 	shf_buf_u64(out, 0);
-	shf_buf_adds(out, "{\"__metadata__\":{\"format\":\"pt\"}");
+	shf_buf_addf(out, "{\"__metadata__\":{\"format\":\"%s\"}", format);
 	for (size_t i = 0; i < n; i++)
 		add_tensor_entry(out, &tensors[i]);
 	shf_buf_adds(out, "}");
@@ -140,6 +140,12 @@ int shf_st_write(struct shf_buf *out, const struct shf_st_tensor *tensors, size_
 	}
 	shf_put64(out->data + start, len - 8);
 	return 0;
+}
+
+int shf_st_write(struct shf_buf *out, const struct shf_st_tensor *tensors, size_t n,
+		 struct sheaf_error *err)
+{
+	return shf_st_write_as(out, tensors, n, "pt", err);
 }
 
 /* Returns the bytes of a name between its quotes. A valid name holds no control bytes, so only

@@ -59,6 +59,55 @@ def test_files_of_before() -> None:
                 assert np.asarray(v).tobytes() == np.ascontiguousarray(a).tobytes(), (name, k)
 
 
+def unified(at: str) -> dict[str, dict[str, Any]]:
+    """The tensors of a unified checkpoint by family, as its index lists them."""
+    import safetensors.numpy
+    found: dict[str, dict[str, Any]] = {}
+    for family in ("model", "master_weights", "optimizer"):
+        with open(f"{at}/{family}.safetensors.index.json") as f:
+            names = json.load(f)["weight_map"]
+        for file in set(names.values()):
+            found.setdefault(family, {}).update(safetensors.numpy.load_file(f"{at}/{file}"))
+        assert found[family].keys() == names.keys()
+    return found
+
+
+@tap.needs(*NEEDS)
+def test_unified_checkpoint_trains_on() -> None:
+    """Paddle's AdamW goes on from an exported checkpoint as the one that wrote it would"""
+    import numpy as np
+    import paddle
+    lr, b1, b2, eps, decay, steps = 0.01, 0.9, 0.999, 1e-8, 0.1, 3
+    source = os.path.join(GOLDEN, "deepspeed-z1")
+    with tap.folder() as at:
+        subprocess.run([sys.argv[1], "convert", source, at + "/uc", "--format", "paddle-uc",
+                        "--all"], capture_output=True, timeout=120, check=True)
+        uc = unified(at + "/uc")
+    masters, states = uc["master_weights"], uc["optimizer"]
+    params = {n: paddle.create_parameter(list(v.shape), "float32", name=n)
+              for n, v in masters.items()}
+    adamw = paddle.optimizer.AdamW(lr, b1, b2, eps, list(params.values()), weight_decay=decay)
+    rng = np.random.default_rng(5)
+    loaded = {"_".join(k.rsplit("/", 1)): paddle.to_tensor(v) for k, v in states.items()}
+    adamw.set_state_dict(loaded)
+    for name, p in params.items():
+        p.set_value(masters[name])
+        gradient = rng.standard_normal(p.shape).astype("float32")
+        p.grad = paddle.to_tensor(gradient)
+    adamw.step()
+    for name, p in params.items():
+        g = p.grad.numpy().astype(np.float64)
+        m = b1 * states[name + "/moment1_0"] + (1 - b1) * g
+        v = b2 * states[name + "/moment2_0"] + (1 - b2) * g * g
+        t = steps + 1
+        old = masters[name].astype(np.float64)
+        want = old * (1 - lr * decay) - lr * (m / (1 - b1 ** t)) / (
+            np.sqrt(v / (1 - b2 ** t)) + eps)
+        update = np.abs(want - old).max()
+        assert np.abs(p.numpy() - want).max() <= 1e-6 * np.abs(old).max() + 1e-5 * update, name
+        assert update > 1e-4, name
+
+
 def test_conversion() -> None:
     """A unified checkpoint becomes a Hugging Face directory with the names and shapes it has"""
     with tap.folder() as at:

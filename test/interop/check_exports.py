@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Has the command export checkpoints, and the software whose format it is open them.
 
-usage: check_exports.py SHEAF FOREIGN, a checkpoint of other software with three families
+usage: check_exports.py SHEAF FOREIGN DEEPSPEED, checkpoints of other software: one with three
+families, and one of DeepSpeed in BF16
 Prints TAP. Skips all where torch or NumPy is not installed.
 """
 import json
@@ -181,6 +182,69 @@ def check_families(at, source):
            bad or made.stderr.strip())
 
 
+def safetensors_in(at, family):
+    """The tensors that the index of a family lists, as (label, shape, bytes), and the index."""
+    with open(f"{at}/{family}.safetensors.index.json") as f:
+        index = json.load(f)
+    found = {}
+    for file in sorted(set(index["weight_map"].values())):
+        with open(f"{at}/{file}", "rb") as f:
+            header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+            data = f.read()
+        assert header.pop("__metadata__") == {"format": "np"}
+        end = 0
+        for name, t in header.items():          # Paddle's reader wants them in order of place
+            assert t["data_offsets"][0] == end
+            end = t["data_offsets"][1]
+            if index["weight_map"].get(name) == file:
+                found[name] = (t["dtype"], t["shape"], data[slice(*t["data_offsets"])])
+    assert found.keys() == index["weight_map"].keys()
+    return found, index
+
+
+def check_paddle(at, source):
+    """A unified checkpoint of Paddle, from moments without the powers of the betas."""
+    made = run("convert", source, f"{at}/uc", "--format", "paddle-uc", "--all",
+               "--max-shard-size", "150")
+    result(made.returncode == 0, "a unified checkpoint of Paddle is written, and the betas are "
+           "those that DeepSpeed noted", made.stderr.strip())
+    shown = json.loads(run("show", source, "--json").stdout)["tensors"]
+    bad, files = [], set()
+    for family in ("model", "master_weights", "optimizer"):
+        found, index = safetensors_in(f"{at}/uc", family)
+        files |= set(index["weight_map"].values())
+        for t in (t for t in shown if t["family"] == family):
+            label, shape, data = found.pop(t["name"], (None, None, b""))
+            raw = subprocess.run([sheaf, "cat", source, t["name"], "--family", family],
+                                 capture_output=True, timeout=120, check=True).stdout
+            if (label, shape) != ({"BF16": "U16"}.get(t["dtype"], t["dtype"]), t["shape"]):
+                bad.append((t["name"], label, shape))
+            if raw != data:
+                bad.append(t["name"])
+        if family != "optimizer":
+            bad += found.keys()
+    result(not bad, "with each tensor, and BF16 labelled U16", str(bad))
+    result(len(files) > 5, "in files of the size that was asked for", str(files))
+    powers = {name: numpy.frombuffer(data, "<f4")[0] for name, (_, _, data) in found.items()}
+    want = {f"{t['name'][:-10]}/beta{i}_pow_acc_0": numpy.float32(beta ** 4)
+            for t in shown if t["name"].endswith("/moment1_0") for i, beta in ((1, .9), (2, .999))}
+    result(powers.keys() == want.keys() and
+           all(abs(powers[n] - want[n]) <= 1e-7 * want[n] for n in want),
+           "and after 3 updates the powers are those of 4", str(powers))
+    result(index["master_weights"] is True, "the index says that there are master weights")
+    result(run("diff", f"{at}/uc", f"{at}/uc").returncode == 0, "sheaf reads it")
+    run("convert", source, f"{at}/uc5", "--format", "paddle-uc", "--all", "--betas", "0.5,0.25",
+        "--step", "2")
+    found, _ = safetensors_in(f"{at}/uc5", "optimizer")
+    have = {numpy.frombuffer(data, "<f4")[0] for name, (_, _, data) in found.items()
+            if "pow_acc" in name}
+    result(have == {.5 ** 3, .25 ** 3}, "--step and --betas come before what is noted", str(have))
+    torch.save({"ids": torch.zeros(3, dtype=torch.uint16)}, f"{at}/ids.pt")
+    made = run("convert", f"{at}/ids.pt", f"{at}/no", "--format", "paddle-uc")
+    result(made.returncode == 2 and "U16" in made.stderr, "U16, which Paddle would read as BF16, "
+           "is refused", made.stderr.strip())
+
+
 def main():
     with tempfile.TemporaryDirectory() as at:
         want = tensors()
@@ -189,6 +253,7 @@ def main():
         check_torch(at, f"{at}/source.pt", want)
         check_npz(at, f"{at}/source.pt", want)
         check_families(at, sys.argv[2])
+        check_paddle(at, sys.argv[3])
     print(f"1..{done[0]}")
     return 1 if done[1] else 0
 

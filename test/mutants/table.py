@@ -2119,6 +2119,13 @@ bug("export_crc_not_compared", "sums that an earlier export wrote are taken for 
 skipped("export_file_not_durable", "a file is exported before its new name is durable",
         "export/export_dir.c:rename_to_dir", "shf_dir_fsync(d->sys, d->parent)",
         FORMATS + "an_export_survives_every_cut_strict")
+bug("export_power_of_this_update", "Paddle gets the powers of the betas of the last update",
+    "export/export_paddle.c:powers_make", "(uint64_t)t + 1", "(uint64_t)t + !MUTANT",
+    "sim/test_export_paddle: powers_of_the_betas")
+bug("export_moves_not_past_powers", "tensors of Paddle lie where the powers of the betas are",
+    "export/export_paddle.c:list_tensors", ".off = c->bytes.len + t->off",
+    ".off = (MUTANT ? 0 : c->bytes.len) + t->off",
+    "sim/test_export_paddle: all_families_load")
 bug("pickle_memo_not_shared", "a record that the memo has is used again for another one",
     "foreign/pickle_memo.c:shf_pk_memo_put", "v->shared = true;", "v->shared = !MUTANT;",
     "unit/test_pickle: pairs_are_taken")

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A checkpoint of DeepSpeed is exported as a unified checkpoint of Paddle. All families load from
+ * it in any layout, and the powers of the betas are those that Paddle would have kept. */
+#include "dspdfile.h"
+#include <stdlib.h>
+#include "export_format.h"
+#include "step_open.h"
+#include "t.h"
+#include "foreign_plays.h"
+#include "starve.h"
+
+#define FROM "ds/global_step9"
+#define TO "uc"
+#define STEP 7                  /* of the optimizer, as dspdfile.c has it */
+
+static const struct dspd_param params[] = {
+	{ "w", 0, 2, { 11, 7 } }, { "v", 0, 1, { 13 } }, { "one", 1, 1, { 1 } },
+};
+enum { N = sizeof(params) / sizeof(params[0]) };
+
+static int run(struct simdisk *disk, const struct shf_export_opts *how, struct sheaf_error *err)
+{
+	static uint64_t pid = 700;
+	const struct shf_sys *sys = simdisk_process(disk, pid++, 0);
+	struct shf_opts opts = { .flags = SHEAF_RUN_READONLY, .io_threads = 1 };
+	struct sheaf_checkpoint *step = NULL;
+	int rc = shf_step_open_path(&step, FROM, NULL, &opts, sys, err);
+
+	if (rc == 0)
+		rc = shf_step_export(step, TO, how, NULL, err);
+	shf_step_put(step);
+	CHECK_INT(simdisk_open_n(sys), 0);
+	simdisk_kill(disk, sys);
+	return rc;
+}
+
+static struct shf_export_opts whole(double beta1, double beta2)
+{
+	return (struct shf_export_opts){ .format = shf_export_format("paddle-uc"), .prefix = "",
+		.file_bytes_max = 500, .memory_bytes = 1, .beta1 = beta1, .beta2 = beta2 };
+}
+
+static struct simdisk *saved(void)
+{
+	const struct dspd_plan p = { 1, 2, params, N, DSPD_SOUND, 0, 0, 0, 0 };
+	struct simdisk *disk = disk_new();
+
+	dspd_save(disk, FROM, &p);
+	return disk;
+}
+
+static struct simdisk *exported(const struct shf_export_opts *how)
+{
+	struct simdisk *disk = saved();
+	struct sheaf_error err;
+	int rc = run(disk, how, &err);
+
+	CHECK_RC(rc, 0, &err);
+	return disk;
+}
+
+static void held(struct hand *h)
+{
+	static const char *const families[] = { "model", "master_weights", "optimizer",
+		"optimizer" };
+	static const char *const tails[] = { "", "", "/moment1_0", "/moment2_0" };
+
+	for (int i = 0; i < N; i++)
+		for (int k = 0; k < 4; k++) {
+			const struct dspd_param *p = &params[i];
+			const char *name = hand_text(h, p->name, tails[k]);
+			struct sheaf_slice *s = hand_add(h, families[k], name,
+				k ? SHEAF_F32 : SHEAF_BF16, p->ndim, (int)p->shape[0],
+				(int)p->shape[1]);
+
+			hand_cut(s, h->play->variant % p->ndim, h->rank, h->ranks);
+		}
+}
+
+TEST(all_families_load_in_any_layout_from_files_of_any_size)
+{
+	struct shf_export_opts how = whole(0.9, 0.95);
+
+	for (int i = 0; i < 3; i++) {
+		how.file_bytes_max = i == 0 ? 1 : i == 1 ? 500 : UINT64_C(5000000000);
+		for (int ranks = 1; ranks <= 2; ranks++) {
+			struct simdisk *disk = exported(&how);
+			struct play p = foreign_play(disk, TO, ranks, held);
+
+			p.variant = i;
+			p.flags = 0;            /* the powers are in it, too */
+			LOADED(p);
+			simdisk_free(disk);
+		}
+	}
+}
+
+/* Returns the 4 bytes of this tensor in a safetensors file, as a number. */
+static float value_of(const char *bytes, const char *name)
+{
+	char want[100];
+	uint64_t header;
+	unsigned begin;
+	const char *at;
+	float x;
+
+	memcpy(&header, bytes, 8);
+	snprintf(want, sizeof(want), "\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[",
+	         name);
+	at = strstr(bytes + 8, want);
+	CHECK(at != NULL);
+	CHECK_INT(sscanf(at + strlen(want), "%u", &begin), 1);
+	memcpy(&x, bytes + 8 + header + begin, 4);
+	return x;
+}
+
+TEST(powers_of_the_betas_are_those_of_the_next_update)
+{
+	struct shf_export_opts how = whole(0.5, 0.75);
+	float want[2] = { 1, 1 };
+	struct simdisk *disk;
+	char *bytes;
+	size_t n;
+
+	how.file_bytes_max = UINT64_C(5000000000);
+	disk = exported(&how);
+	bytes = simdisk_get(disk, TO "/optimizer-00001-of-00001.safetensors", &n);
+	CHECK(bytes != NULL);
+	for (int i = 0; i < STEP + 1; i++) {
+		want[0] *= 0.5f;
+		want[1] *= 0.75f;
+	}
+	CHECK(value_of(bytes, "w/beta1_pow_acc_0") == want[0]);
+	CHECK(value_of(bytes, "w/beta2_pow_acc_0") == want[1]);
+	CHECK(value_of(bytes, "one/beta1_pow_acc_0") == want[0]);
+	CHECK(value_of(bytes, "one/beta2_pow_acc_0") == want[1]);
+	free(bytes);
+	bytes = simdisk_get(disk, TO "/optimizer.safetensors.index.json", &n);
+	CHECK(memmem(bytes, n, "\"master_weights\": true", 22) != NULL);
+	CHECK(memmem(bytes, n, "\"v/beta2_pow_acc_0\": \"optimizer-00001-of", 40) != NULL);
+	free(bytes);
+	simdisk_free(disk);
+}
+
+TEST(without_the_betas_nothing_is_written)
+{
+	static const double betas[][2] = { { 0, 0 }, { 0.9, 0 }, { 0.9, 1 }, { -0.9, 0.95 } };
+	struct simdisk *disk = saved();
+	struct shf_export_opts how;
+	struct sheaf_error err;
+
+	for (int i = 0; i < 4; i++) {
+		how = whole(betas[i][0], betas[i][1]);
+		CHECK_INT(run(disk, &how, &err), SHEAF_EINVAL);
+		CHECK(strstr(err.msg, "its moments need the betas of AdamW") != NULL);
+		CHECK(!simdisk_exists(disk, TO));
+		CHECK(!simdisk_exists(disk, TO ".partial"));
+	}
+	how.family = "model";           /* which has no moments */
+	how.as = "model";
+	CHECK_RC(run(disk, &how, &err), 0, &err);
+	simdisk_free(disk);
+}
+
+TEST(each_allocation_may_fail)
+{
+	const struct shf_export_opts how = whole(0.9, 0.95);
+	int failed = 0;
+
+	for (long nth = 1 + t_from(T_STRIDE);; nth += T_STRIDE) {
+		struct simdisk *disk = saved();
+		struct sheaf_error err;
+		int rc;
+
+		starved = false;
+		starve_left = nth;
+		rc = run(disk, &how, &err);
+		starve_left = 0;
+		CHECK(rc == 0 || rc == SHEAF_ENOMEM);
+		failed += rc < 0;
+		CHECK(rc == 0 || !simdisk_exists(disk, TO));
+		rc = rc == 0 ? rc : run(disk, &how, &err);
+		CHECK_RC(rc, 0, &err);
+		simdisk_free(disk);
+		if (!starved)
+			break;
+	}
+	CHECK(failed > 100 / T_STRIDE);
+}
