@@ -2225,6 +2225,8 @@ bug("leaf_closed_early", "a leaf is added up while a sample of it is still to co
 bug("micro_batches_swapped", "a backward pass has the activations of another micro-batch",
     "task/pipeline.c:work", "(int)(w->micro %", "(int)((w->micro + (MUTANT && w->backward)) %",
     WHOLE + "ranks_that_are_threads")
+blind("layers_not_again", "a backward pass has the activations of the layer that was computed last",
+      "model/qwen2.c:tr_model_backward", "m->recompute", SAME_BITS)
 bug("layer_between_stages", "the layer before a boundary is in no stage",
     "task/training.c:plan_work", "first_layer(t, c, in_model + 1),",
     "first_layer(t, c, in_model + 1) - (MUTANT && in_model == 0 && p->stages > 1),",

@@ -51,9 +51,10 @@ LAYOUTS = (
     ("dp4", 4, "mesh: {dp: 4}"), ("tp2", 2, "mesh: {tp: 2}, micro-batch: 8"),
     ("tp4", 4, "mesh: {tp: 4}"), ("tp2sp", 2, "mesh: {tp: 2}, sp: true"),
     ("tp4sp", 4, "mesh: {tp: 4}, sp: true"), ("dp2tp2", 4, "mesh: {dp: 2, tp: 2}"),
-    ("dp2tp2sp", 4, "mesh: {dp: 2, tp: 2}, sp: true, micro-batch: 1, zero: 1, zero-form: flat"),
-    ("micro8", 1, "micro-batch: 8"), ("pp2", 2, "mesh: {pp: 2}"),
-    ("pp3", 3, "mesh: {pp: 3}, stages: '1,3,1', micro-batch: 8"),
+    ("dp2tp2sp", 4, "mesh: {dp: 2, tp: 2}, sp: true, micro-batch: 1, zero: 1, zero-form: flat, "
+     "recompute: block"),
+    ("micro8", 1, "micro-batch: 8, recompute: block"), ("pp2", 2, "mesh: {pp: 2}"),
+    ("pp3", 3, "mesh: {pp: 3}, stages: '1,3,1', micro-batch: 8, recompute: block"),
     ("interleaved", 2, "mesh: {pp: 2}, schedule: interleaved, chunks: 2"),
     ("tp2pp2sp", 4, "mesh: {tp: 2, pp: 2}, sp: true, schedule: afab"),
     ("dp2pp2", 4, "mesh: {dp: 2, pp: 2}, micro-batch: 1, zero: 1, zero-form: flat"),

@@ -72,7 +72,7 @@ TEST(qwen2_0_5b_has_the_published_number_of_parameters)
 		.kv_heads = 2, .head_size = 64, .ffn = 4864, .tied = 1, .qkv_bias = 1 };
 	static const struct tr_pieces all = { 1, 0, 1 };
 	static const struct tr_part part = { 0, 24, 1 };
-	static const struct tr_parts whole = { 1, &part };
+	static const struct tr_parts whole = { .n = 1, .part = &part };
 	struct tr_registry r;
 	struct tr_error err;
 

@@ -190,7 +190,7 @@ static const struct tr_part part_of[2][2] = { { { 0, 1, 1 }, { 3, 4, 1 } },
 
 static void make_stage(struct tr_registry *reg, int stage, int tied, int tp, int tp_rank)
 {
-	const struct tr_parts parts = { 2, part_of[stage] };
+	const struct tr_parts parts = { .n = 2, .part = part_of[stage] };
 	const struct tr_pieces pieces = { tp, tp_rank, tp_rank + 1 };
 	struct tr_model_config c = config_of(tied);
 	struct tr_error err;
@@ -214,7 +214,7 @@ static uint64_t hash_of(const struct tr_registry *reg)
 TEST(the_stages_together_have_each_parameter_once)
 {
 	static const struct tr_part all = { 0, 5, 1 };
-	static const struct tr_parts whole = { 1, &all };
+	static const struct tr_parts whole = { .n = 1, .part = &all };
 	static const struct tr_pieces one = { 2, 0, 2 };
 
 	for (int tied = 0; tied < 2; tied++) {

@@ -19,6 +19,7 @@ struct layout {
 	int kv_heads, pieces, ffn, tied;
 	int ranks, sp;
 	const char *isa;
+	int recompute;
 };
 /* One rank: its thread, and what it computed. */
 struct rank {
@@ -45,6 +46,8 @@ struct step {
 static int open_step(struct step *s, const struct rank *r, struct tr_error *err)
 {
 	struct tr_tensorpar_opts tp = { &s->mesh.tp, r->of.pieces, r->of.sp };
+	const struct tr_part all = { 0, 2, 1 };
+	const struct tr_parts parts = { 1, &all, r->of.recompute };
 	struct tr_model_config c;
 	const struct tr_isa *isa;
 	char text[400];
@@ -63,7 +66,7 @@ static int open_step(struct step *s, const struct rank *r, struct tr_error *err)
 	if (rc == 0)
 		rc = tr_backend_cpu(&s->be, isa, err);
 	if (rc == 0)
-		rc = tr_model_new(&s->m, &c, s->be, &tp, NULL, SEQS, SEQ, err);
+		rc = tr_model_new(&s->m, &c, s->be, &tp, &parts, SEQS, SEQ, err);
 	if (rc == 0)
 		rc = tr_leafgrads_new(&s->lg, tr_model_registry(s->m), s->be, &s->mesh, NULL, 2,
 				      err);
@@ -186,8 +189,9 @@ static int has_bits_of(const struct rank *rank, const struct rank *want)
 		missing += !have;
 	}
 	if (wrong || missing)
-		print_error("tp %d, sp %d: %lld wrong, %lld missing\n", rank->of.ranks,
-			    rank->of.sp, (long long)wrong, (long long)missing);
+		print_error("tp %d, sp %d, recompute %d: %lld wrong, %lld missing\n",
+			    rank->of.ranks, rank->of.sp, rank->of.recompute, (long long)wrong,
+			    (long long)missing);
 	return !wrong && !missing;
 }
 
@@ -197,10 +201,25 @@ static void free_gradients(struct rank *rank)
 		free(rank[i].grad);
 }
 
-/* Compares all numbers of ranks that divide the pieces with one rank. */
+/* Computes in a layout, and compares the bits with those that are wanted. */
+static void check_layout(const struct layout *of, const struct rank *want)
+{
+	struct tr_hub *hub = tr_hub_new(of->ranks);
+	struct rank rank[RANKS_MAX];
+
+	run(of, hub, rank);
+	tr_hub_free(hub);
+	for (int i = 0; i < of->ranks; i++)
+		CHECK_RC(rank[i].rc, 0, &rank[i].err);
+	CHECK(has_bits_of(rank, want));
+	free_gradients(rank);
+}
+
+/* Compares all numbers of ranks that divide the pieces with one rank. Every other layout computes
+ * its layers again. */
 static void check_layouts(struct layout of)
 {
-	struct rank want[RANKS_MAX], rank[RANKS_MAX];
+	struct rank want[RANKS_MAX];
 	struct tr_hub *hub = tr_hub_new(1);
 
 	of.ranks = 1;
@@ -208,15 +227,10 @@ static void check_layouts(struct layout of)
 	tr_hub_free(hub);
 	CHECK_RC(want->rc, 0, &want->err);
 	CHECK(isfinite(want->norm) && want->norm > 0 && want->loss[1] > 0);
-	for (of.ranks = 2; of.ranks <= of.pieces; of.ranks++) {
+	for (of.ranks = 1; of.ranks <= of.pieces; of.ranks++) {
 		for (of.sp = 0; of.pieces % of.ranks == 0 && of.sp < 2; of.sp++) {
-			hub = tr_hub_new(of.ranks);
-			run(&of, hub, rank);
-			tr_hub_free(hub);
-			for (int i = 0; i < of.ranks; i++)
-				CHECK_RC(rank[i].rc, 0, &rank[i].err);
-			CHECK(has_bits_of(rank, want));
-			free_gradients(rank);
+			of.recompute = (of.ranks + of.sp) % 2;
+			check_layout(&of, want);
 		}
 	}
 	free_gradients(want);
@@ -224,18 +238,18 @@ static void check_layouts(struct layout of)
 
 TEST(losses_and_gradients_have_the_same_bits_on_one_two_and_four_ranks)
 {
-	check_layouts((struct layout){ 4, 4, 35, 1, 0, 0, "auto" });
-	check_layouts((struct layout){ 4, 4, 35, 0, 0, 0, "auto" });
+	check_layouts((struct layout){ 4, 4, 35, 1, 0, 0, "auto", 0 });
+	check_layouts((struct layout){ 4, 4, 35, 0, 0, 0, "auto", 0 });
 }
 
 TEST(kernels_without_vectors_have_these_bits)
 {
-	struct layout of = { 4, 4, 35, 1, 4, 1, "portable" };
+	struct layout of = { 4, 4, 35, 1, 4, 1, "portable", 0 };
 	struct rank want[RANKS_MAX], rank[RANKS_MAX];
 	struct tr_hub *one = tr_hub_new(1), *four = tr_hub_new(4);
 
 	run(&of, four, rank);
-	of = (struct layout){ 4, 4, 35, 1, 1, 0, "auto" };
+	of = (struct layout){ 4, 4, 35, 1, 1, 0, "auto", 0 };
 	run(&of, one, want);
 	CHECK_RC(rank->rc, 0, &rank->err);
 	CHECK(has_bits_of(rank, want));
@@ -249,8 +263,8 @@ TEST(kernels_without_vectors_have_these_bits)
  * more than one part. */
 TEST(ranks_with_several_nodes_and_pieces_with_several_parts_have_the_same_bits)
 {
-	check_layouts((struct layout){ 6, 6, 40, 1, 0, 0, "auto" });
-	check_layouts((struct layout){ 4, 2, 550, 1, 0, 0, "auto" });
+	check_layouts((struct layout){ 6, 6, 40, 1, 0, 0, "auto", 0 });
+	check_layouts((struct layout){ 4, 2, 550, 1, 0, 0, "auto", 0 });
 }
 
 /* ---- memory ---- */
@@ -266,13 +280,15 @@ static void *count_alloc(struct tr_backend *be, size_t items)
 
 /* Returns the floats that rank 1 of n allocates for a model, and sets *weights to those of its
  * weights. */
-static int64_t memory_of(int n, int sp, int64_t seqs, int64_t *weights)
+static int64_t memory_of(int n, int sp, int recompute, int64_t seqs, int64_t *weights)
 {
 	static const char text[] = "{\"model_type\": \"qwen2\", \"vocab_size\": 64, "
 		"\"hidden_size\": 32, \"num_hidden_layers\": 8, \"num_attention_heads\": 4, "
 		"\"num_key_value_heads\": 4, \"intermediate_size\": 64}";
 	const struct tr_ranks ranks = { .rank = n > 1, .n = n };
 	const struct tr_tensorpar_opts tp = { &ranks, 4, sp };
+	const struct tr_part all = { 0, 8, 1 };
+	const struct tr_parts parts = { 1, &all, recompute };
 	struct tr_model_config c;
 	const struct tr_isa *isa;
 	struct tr_backend *be;
@@ -285,7 +301,7 @@ static int64_t memory_of(int n, int sp, int64_t seqs, int64_t *weights)
 	alloc_cpu = be->alloc;
 	be->alloc = count_alloc;
 	allocated = 0;
-	CHECK_RC(tr_model_new(&m, &c, be, &tp, NULL, seqs, 64, &err), 0, &err);
+	CHECK_RC(tr_model_new(&m, &c, be, &tp, &parts, seqs, 64, &err), 0, &err);
 	*weights = tr_model_registry(m)->weights;
 	tr_model_free(m);
 	tr_backend_free(be);
@@ -300,23 +316,39 @@ TEST(a_rank_has_its_shard_of_the_weights_and_with_sp_of_the_activations)
 
 	for (int i = 0; i < 3; i++) {
 		int n = i ? 4 : 1, sp = i == 2;
-		int64_t few = memory_of(n, sp, 100, &w4);
+		int64_t few = memory_of(n, sp, 0, 100, &w4);
 
-		more[i] = (memory_of(n, sp, 200, &w4) - few) / 6400;
+		more[i] = (memory_of(n, sp, 0, 200, &w4) - few) / 6400;
 	}
 	/* Without sp: 8 layers of q, k, v, o, gate and up (4 x 32 + 2 x 64, and 8 of statistics)
 	 * and of inputs and roots (2 x 33). */
 	CHECK(more[0] - more[1] >= 8 * (4 * 32 + 2 * 64) * 3 / 4);
 	CHECK(more[1] - more[2] >= 8 * 2 * 33 * 3 / 4);
-	one = memory_of(1, 0, 100, &w1);
-	four = memory_of(4, 1, 100, &w4);
+	one = memory_of(1, 0, 0, 100, &w1);
+	four = memory_of(4, 1, 0, 100, &w4);
 	/* The norms are not cut. */
 	CHECK(w4 < w1 / 4 + 17 * 32 + 16 * 100 && four < one * 2 / 5);
 }
 
+/* For each token, seven of the eight layers have no q, k, v and o, statistics, gates, input of the
+ * MLP and roots of the norms of their own. */
+TEST(layers_that_are_computed_again_keep_their_input_only)
+{
+	for (int sp = 0; sp < 2; sp++) {
+		int64_t w, more[2], n = sp ? 4 : 1;
+		int64_t layer = (4 * 32 + 8 + 2 * 64) / n + (32 + 2) / n;
+
+		for (int again = 0; again < 2; again++)
+			more[again] = memory_of((int)n, sp, again, 200, &w) -
+				memory_of((int)n, sp, again, 100, &w);
+		CHECK(more[0] - more[1] >= 6400 * 7 * layer - 1000);
+		CHECK(more[0] - more[1] <= 6400 * 7 * (layer + 1) + 1000);
+	}
+}
+
 TEST(the_gradient_of_a_tied_head_is_added_once)
 {
-	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto" };
+	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto", 0 };
 	struct rank r = { .of = of };
 	struct step s = { .m = NULL };
 	const struct tr_registry *reg;
@@ -345,7 +377,7 @@ TEST(the_gradient_of_a_tied_head_is_added_once)
 TEST(all_leaves_of_a_rank_may_be_open_at_once)
 {
 	enum { LEAVES = 1024 };
-	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto" };
+	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto", 0 };
 	struct rank r = { .of = of };
 	struct step s = { .m = NULL };
 	struct tr_error err;
@@ -375,7 +407,7 @@ TEST(the_failure_of_any_exchange_of_a_group_ends_all_ranks)
 	int lost = 0;
 
 	for (int nth = 1 + t_from(T_STRIDE);; nth += T_STRIDE) {
-		const struct layout of = { 4, 4, 35, 1, 4, 1, "auto" };
+		const struct layout of = { 4, 4, 35, 1, 4, 1, "auto", 0 };
 		struct tr_hub *hub = tr_hub_new(4);
 		struct rank rank[RANKS_MAX];
 		int rc;

@@ -161,7 +161,7 @@ static const struct {
 } layout[] = { { 1, "" }, { 2, "" }, { 3, "" }, { 2, "mesh: {tp: 2}" },
 	       { 2, "mesh: {tp: 2}\nsp: true" }, { 4, "mesh: {dp: 2, tp: 2}" },
 	       { 4, "mesh: {dp: 2, tp: 2}\nsp: true" }, { 2, "mesh: {pp: 2}\nschedule: afab" },
-	       { 3, "mesh: {pp: 3}\nstages: 1,2,1\nmicro-batch: 1" },
+	       { 3, "mesh: {pp: 3}\nstages: 1,2,1\nmicro-batch: 1\nrecompute: block" },
 	       { 2, "mesh: {pp: 2}\nschedule: interleaved\nchunks: 2\nmicro-batch: 1" },
 	       { 8, "mesh: {dp: 2, tp: 2, pp: 2}\nsp: true\nmicro-batch: 2" },
 	       { 2, "zero: 1" }, { 3, "zero: 1\nzero-form: flat" },
@@ -169,7 +169,7 @@ static const struct {
 	       { 6, "mesh: {dp: 3, tp: 2}\nsp: true\nzero: 1\nzero-form: flat" },
 	       { 4, "mesh: {dp: 2, pp: 2}\nzero: 1\nzero-form: flat" },
 	       { 8, "mesh: {dp: 2, tp: 2, pp: 2}\nsp: true\nzero: 1\nmicro-batch: 2\n"
-		 "schedule: interleaved\nchunks: 2" } };
+		 "schedule: interleaved\nchunks: 2\nrecompute: block" } };
 enum { LAYOUTS = sizeof(layout) / sizeof(layout[0]) };
 
 /* Reads the weights and the moments of a checkpoint, one behind the other. */

@@ -23,7 +23,7 @@ static struct tr_model_config config(void)
 static void make_registry(struct tr_registry *reg, int64_t from, int64_t to, int half)
 {
 	const struct tr_part part = { from, to, 1 };
-	const struct tr_parts parts = { 1, &part };
+	const struct tr_parts parts = { .n = 1, .part = &part };
 	const struct tr_pieces pieces = { 2, half, half + 1 }, tokens = { 2, 0, 2 };
 	struct tr_model_config c = config();
 	struct tr_error err;

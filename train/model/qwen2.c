@@ -21,7 +21,7 @@ struct range {                          /* a part */
 	/* For each slot, kept activations of the layers, and behind them those of which only x and
 	 * root1 are there: the output of the part. */
 	struct kept *kept;
-	struct kept **end;              /* [slots]: where the last forward pass left its output */
+	int64_t *end;                   /* [slots]: the layer whose x has the output of a pass */
 };
 struct own {                            /* what this rank has of the dimensions that are cut */
 	int64_t heads, kv_heads, q, kv, ffn;
@@ -39,6 +39,10 @@ struct tr_model {
 	float *cosine, *sine;           /* [seq_max, head_size / 2] */
 	struct range *part;
 	int parts;
+	/* If layers are computed again, each keeps its x only. The other activations of the layer
+	 * that is being computed are here. */
+	int recompute;
+	struct kept again;
 	float *memory;                  /* of all activations and tables; owned */
 	float *hidden, *dhidden;
 	/* Scratch: the output of a norm (xn), gradients of it (dxn) and of the residual stream
@@ -93,10 +97,19 @@ static int is_last(const struct tr_model *m, const struct range *r)
 	return r->to == m->c.layers;
 }
 
-/* Returns what a part keeps of its layer l in a slot. */
-static struct kept *kept_of(const struct range *r, int slot, int64_t l)
+static struct kept *kept_at(const struct range *r, int slot, int64_t l)
 {
 	return &r->kept[slot * (r->to - r->from + 1) + l - r->from];
+}
+
+/* Returns the activations of layer l of a part, or its output if l is r->to. */
+static struct kept kept_of(const struct tr_model *m, const struct range *r, int slot, int64_t l)
+{
+	const struct kept *own = kept_at(r, slot, l);
+	struct kept k = m->recompute && l < r->to ? m->again : *own;
+
+	k.x = own->x;
+	return k;
 }
 
 static struct tr_linear head(const struct tr_model *m)
@@ -144,15 +157,13 @@ static float *carve(struct carving *c, int64_t items)
 	return at;
 }
 
-static void carve_kept(struct carving *v, const struct tr_model *m, struct kept *k, int whole)
+/* Everything but x, which is the output of the layer before. */
+static void carve_layer(struct carving *v, const struct tr_model *m, struct kept *k)
 {
 	const struct own *own = &m->own;
 	int64_t n = m->tokens_max;
 
-	k->x = carve(v, m->local_max * m->c.hidden);
 	k->root1 = carve(v, m->local_max);
-	if (!whole)
-		return;
 	k->q = carve(v, n * own->q);
 	k->k = carve(v, n * own->kv);
 	k->v = carve(v, n * own->kv);
@@ -162,6 +173,21 @@ static void carve_kept(struct carving *v, const struct tr_model *m, struct kept 
 	k->root2 = carve(v, m->local_max);
 	k->gate = carve(v, n * own->ffn);
 	k->up = carve(v, n * own->ffn);
+}
+
+static void carve_part(struct carving *v, const struct tr_model *m, const struct range *r)
+{
+	for (int s = 0; s < r->slots; s++) {
+		for (int64_t l = r->from; l <= r->to; l++) {
+			struct kept *k = kept_at(r, s, l);
+
+			k->x = carve(v, m->local_max * m->c.hidden);
+			if (l == r->to)
+				k->root1 = carve(v, m->local_max);
+			else if (!m->recompute)
+				carve_layer(v, m, k);
+		}
+	}
 }
 
 /* The same on all ranks, because they compute the losses of these rows together. */
@@ -182,9 +208,9 @@ static void carve_all(struct carving *v, struct tr_model *m)
 	int64_t wide = own->ffn > own->q ? own->ffn : own->q;
 
 	for (int i = 0; i < m->parts; i++)
-		for (int s = 0; s < m->part[i].slots; s++)
-			for (int64_t l = m->part[i].from; l <= m->part[i].to; l++)
-				carve_kept(v, m, kept_of(&m->part[i], s, l), l < m->part[i].to);
+		carve_part(v, m, &m->part[i]);
+	if (m->recompute)
+		carve_layer(v, m, &m->again);
 	if (m->reg.head >= 0) {
 		m->hidden = carve(v, local);
 		m->dhidden = carve(v, local);
@@ -223,13 +249,14 @@ static int make_parts(struct tr_model *m, const struct tr_parts *parts, struct t
 	m->part = calloc((size_t)parts->n, sizeof(*m->part));
 	good = m->part != NULL;
 	m->parts = good ? parts->n : 0;
+	m->recompute = parts->recompute;
 	for (int i = 0; i < m->parts; i++) {
 		const struct tr_part *p = &parts->part[i];
 		size_t kept = (size_t)p->slots * (size_t)(p->to - p->from + 1);
 
 		m->part[i] = (struct range){ .from = p->from, .to = p->to, .slots = p->slots,
 			.kept = calloc(kept, sizeof(struct kept)),
-			.end = calloc((size_t)p->slots, sizeof(struct kept *)) };
+			.end = calloc((size_t)p->slots, sizeof(int64_t)) };
 		good &= m->part[i].kept && m->part[i].end;
 	}
 	return good ? 0 : tr_fail(err, TR_ENOMEM, "no memory for the parts of the model; use "
@@ -273,7 +300,7 @@ int tr_model_new(struct tr_model **model, const struct tr_model_config *c, struc
 		 int64_t seq_max, struct tr_error *err)
 {
 	const struct tr_part all = { 0, c->layers, 1 };
-	const struct tr_parts whole = { 1, &all };
+	const struct tr_parts whole = { .n = 1, .part = &all };
 	struct tr_model *m = calloc(1, sizeof(*m));
 	int rc;
 
@@ -378,13 +405,9 @@ static int attention_forward(struct tr_model *m, int64_t l, const struct layer *
 	return rc;
 }
 
-/* Computes `next`, the input of the next layer. It may be the memory of k->x. */
-static int mlp_forward(struct tr_model *m, int64_t l, const struct layer *w,
-		       const struct tr_rows *rows, const struct kept *k, float *next,
-		       struct tr_error *err)
+static int gate_forward(struct tr_model *m, const struct layer *w, const struct tr_rows *rows,
+			const struct kept *k, struct tr_error *err)
 {
-	struct tr_term down = { w->down, param(m, l, TR_DOWN), m->wide, 0 };
-	struct tr_backend *be = m->be;
 	const float *xn;
 	int rc = norm_and_gather(m, rows, k->mid, k->root2, w->norm2, &xn, err);
 
@@ -392,6 +415,20 @@ static int mlp_forward(struct tr_model *m, int64_t l, const struct layer *w,
 		return rc;
 	column_linear(m, &w->gate, xn, k->gate, rows->n);
 	column_linear(m, &w->up, xn, k->up, rows->n);
+	return 0;
+}
+
+/* Computes `next`, the input of the next layer. It may be the memory of k->x. */
+static int mlp_forward(struct tr_model *m, int64_t l, const struct layer *w,
+		       const struct tr_rows *rows, const struct kept *k, float *next,
+		       struct tr_error *err)
+{
+	struct tr_term down = { w->down, param(m, l, TR_DOWN), m->wide, 0 };
+	struct tr_backend *be = m->be;
+	int rc = gate_forward(m, w, rows, k, err);
+
+	if (rc < 0)
+		return rc;
 	be->swiglu(be, m->wide, k->gate, k->up, rows->n * m->own.ffn);
 	rc = sum_pieces(m, rows, &down, 1, next, err);
 	if (rc == 0)
@@ -409,12 +446,12 @@ int64_t tr_model_passed(struct tr_model *m, const struct tr_rows *rows)
 
 float *tr_model_input(struct tr_model *m, int part, int slot)
 {
-	return kept_of(&m->part[part], slot, m->part[part].from)->x;
+	return kept_of(m, &m->part[part], slot, m->part[part].from).x;
 }
 
 float *tr_model_output(struct tr_model *m, int part, int slot)
 {
-	return m->part[part].end[slot]->x;
+	return kept_of(m, &m->part[part], slot, m->part[part].end[slot]).x;
 }
 
 float *tr_model_gradient(struct tr_model *m)
@@ -426,23 +463,23 @@ int tr_model_forward(struct tr_model *m, int part, int slot, const struct tr_row
 		     struct tr_error *err)
 {
 	struct range *r = &m->part[part];
-	struct kept *k = kept_of(r, slot, r->from);
+	struct kept k = kept_of(m, r, slot, r->from);
 	int rc = 0;
 
 	tr_tensorpar_begin(&m->tp, rows);
 	if (r->from == 0)
 		rc = tr_embed_rows(&m->tp, rows, m->own.vocab,
-				   m->w + m->reg.param[m->reg.embedding].offset, k->x, err);
+				   m->w + m->reg.param[m->reg.embedding].offset, k.x, err);
 	for (int64_t l = r->from; rc == 0 && l < r->to; l++) {
 		struct layer w = layer_of(m, l);
-		struct kept *next = keep ? k + 1 : k;
+		struct kept next = keep ? kept_of(m, r, slot, l + 1) : k;
 
-		rc = attention_forward(m, l, &w, rows, k, err);
+		rc = attention_forward(m, l, &w, rows, &k, err);
 		if (rc == 0)
-			rc = mlp_forward(m, l, &w, rows, k, next->x, err);
+			rc = mlp_forward(m, l, &w, rows, &k, next.x, err);
 		k = next;
 	}
-	r->end[slot] = k;
+	r->end[slot] = keep ? r->to : r->from;
 	return rc;
 }
 
@@ -470,7 +507,8 @@ static int64_t logits_end(const struct tr_model *m, const struct tr_rows *rows, 
 int tr_model_loss(struct tr_model *m, int slot, const struct tr_rows *rows, double scale,
 		  float *loss, int grad, struct tr_error *err)
 {
-	const struct kept *last = m->part[m->parts - 1].end[slot];
+	const struct range *r = &m->part[m->parts - 1];
+	const struct kept last = kept_of(m, r, slot, r->end[slot]);
 	struct tr_backend *be = m->be;
 	const struct tr_param *p = &m->reg.param[m->reg.head];
 	struct tr_term t = { head(m), p, m->logits, 1 };
@@ -479,7 +517,7 @@ int tr_model_loss(struct tr_model *m, int slot, const struct tr_rows *rows, doub
 	int rc;
 
 	tr_tensorpar_begin(&m->tp, rows);
-	be->norm(be, m->hidden, last->root1, last->x, m->w + m->reg.param[m->reg.norm].offset,
+	be->norm(be, m->hidden, last.root1, last.x, m->w + m->reg.param[m->reg.norm].offset,
 		 m->tp.local, size, m->c.norm_eps);
 	rc = tr_gather_rows(&m->tp, rows, m->hidden, &hidden, err);
 	for (int64_t at = 0; rc == 0 && at < rows->n; at = end) {
@@ -582,11 +620,20 @@ static int attention_backward(struct tr_model *m, int64_t l, const struct tr_row
 	return rc;
 }
 
+/* Computes the activations of a layer again that the backward pass needs: all but its output. */
+static int forward_again(struct tr_model *m, int64_t l, const struct layer *w,
+			 const struct tr_rows *rows, const struct kept *k, struct tr_error *err)
+{
+	int rc = attention_forward(m, l, w, rows, k, err);
+
+	return rc == 0 ? gate_forward(m, w, rows, k, err) : rc;
+}
+
 int tr_model_backward(struct tr_model *m, int part, int slot, const struct tr_rows *rows,
 		      struct tr_error *err)
 {
 	const struct range *r = &m->part[part];
-	const struct kept *last = r->end[slot];
+	const struct kept last = kept_of(m, r, slot, r->end[slot]);
 	struct tr_backend *be = m->be;
 	const float *dx;
 	int rc = 0;
@@ -594,16 +641,18 @@ int tr_model_backward(struct tr_model *m, int part, int slot, const struct tr_ro
 	tr_tensorpar_begin(&m->tp, rows);
 	if (is_last(m, r)) {
 		be->zero(be, m->dx, m->tp.local * m->c.hidden);
-		norm_backward(m, rows, &m->reg.param[m->reg.norm], m->dhidden, last->x,
-			      last->root1);
+		norm_backward(m, rows, &m->reg.param[m->reg.norm], m->dhidden, last.x, last.root1);
 	}
 	for (int64_t l = r->to - 1; rc == 0 && l >= r->from; l--) {
-		const struct kept *k = kept_of(r, slot, l);
+		const struct kept k = kept_of(m, r, slot, l);
 		struct layer w = layer_of(m, l);
 
-		rc = mlp_backward(m, l, rows, k, &w, err);
+		if (m->recompute)
+			rc = forward_again(m, l, &w, rows, &k, err);
 		if (rc == 0)
-			rc = attention_backward(m, l, rows, k, &w, err);
+			rc = mlp_backward(m, l, rows, &k, &w, err);
+		if (rc == 0)
+			rc = attention_backward(m, l, rows, &k, &w, err);
 	}
 	if (rc < 0 || r->from > 0)
 		return rc;

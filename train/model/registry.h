@@ -41,6 +41,7 @@ struct tr_part {
 struct tr_parts {                       /* those of a rank, in ascending order */
 	int n;
 	const struct tr_part *part;
+	int recompute;                  /* 1: a layer keeps its input only, and is computed again */
 };
 /* Parameters that this rank does not have are not in the list. */
 struct tr_registry {

@@ -216,7 +216,8 @@ static int make_trainer(struct loop *l, struct tr_error *err)
 			      .steps = o->steps, .decay = (enum tr_decay)o->decay },
 		.clip = o->clip, .leaves = (int)(o->virtual.dp ? o->virtual.dp : o->mesh.dp),
 		.pieces = (int)(o->virtual.dp ? o->virtual.tp : o->mesh.tp), .sp = (int)o->sp,
-		.zero = (int)o->zero, .zero_form = (enum tr_zero_form)o->zero_form,
+		.recompute = (int)o->recompute, .zero = (int)o->zero,
+		.zero_form = (enum tr_zero_form)o->zero_form,
 		.pipe = { .order = (enum tr_order)o->schedule, .chunks = (int)o->chunks,
 			  .micros = tr_lm_micros(&lm) },
 		.layers = o->stages.n ? o->stages.count : NULL };

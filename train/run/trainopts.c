@@ -62,6 +62,8 @@ static const struct option table[] = {
 	  "samples that a rank computes at once, by default all; fewer need less memory" },
 	{ "seq", INTEGER, COMPUTES | NEEDED, AT(seq), 1, 1 << 20, NULL, NULL,
 	  "tokens in a sample" },
+	{ "recompute", CHOICE, 0, AT(recompute), 0, 0, "none", "none|block",
+	  "block: keep only the input of each layer, and compute the layer again; less memory" },
 	{ "steps", INTEGER, COMPUTES, AT(steps), 1, MANY, NULL, NULL,
 	  "updates after which the training ends" },
 	{ "epochs", INTEGER, COMPUTES, AT(epochs), 1, 1 << 24, NULL, NULL,

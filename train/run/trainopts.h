@@ -22,7 +22,8 @@ struct tr_counts {
 
 struct tr_opts {
 	char *run, *model, *data, *eval_data, *resume;  /* owned, as all strings */
-	int64_t init, decay, dtype, trace, schedule, zero_form; /* the number of the choice */
+	/* The number of the choice. */
+	int64_t init, decay, dtype, trace, schedule, zero_form, recompute;
 	char *isa;
 	int64_t seed, batch, micro_batch, seq, steps, epochs, warmup, eval_every,
 		save_every, keep_last, timeout_ms, chunks, zero;

@@ -33,6 +33,7 @@ static int plan_work(struct tr_trainer *t, const struct tr_model_config *c, stru
 	t->work = calloc((size_t)n, sizeof(*t->work));
 	t->parts.part = part = calloc((size_t)p->chunks, sizeof(*part));
 	t->parts.n = p->chunks;
+	t->parts.recompute = t->recompute;
 	if (!t->work || !part)
 		return tr_fail(err, TR_ENOMEM, "no memory to list the work of a stage; use larger "
 			       "micro-batches");

@@ -21,6 +21,7 @@ struct tr_trainer {
 	double clip;                    /* of the norm of the gradient; 0: off */
 	int leaves, pieces;             /* V and W of train/README.md: dp and tp divide them */
 	int sp;                         /* 1: sequence parallelism */
+	int recompute;                  /* 1: a layer keeps its input only, and is computed again */
 	int zero;                       /* 1: each rank of dp updates a share of the weights */
 	enum tr_zero_form zero_form;
 	struct tr_shares shares;        /* owned; made if zero is 1 and dp has several ranks */
@@ -32,9 +33,9 @@ struct tr_trainer {
 	float *grad;                    /* of this step, after tr_trainer_reduce */
 };
 /* Makes the model, the moments and the gradient buffers. The caller has zeroed the trainer, and set
- * mesh, be, adamw (without the moments and shares), schedule, clip, leaves, pieces, sp, zero and
- * zero_form; order, chunks and micros of pipe, where 0 chunks or micros mean 1; and layers, unless
- * the parts are nearly equal.
+ * mesh, be, adamw (without the moments and shares), schedule, clip, leaves, pieces, sp, recompute,
+ * zero and zero_form; order, chunks and micros of pipe, where 0 chunks or micros mean 1; and
+ * layers, unless the parts are nearly equal.
  * seqs_max, seq_max  as of tr_model_new. */
 int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
 		    int64_t seq_max, struct tr_error *err);
