@@ -2227,6 +2227,27 @@ bug("micro_batches_swapped", "a backward pass has the activations of another mic
     WHOLE + "ranks_that_are_threads")
 blind("layers_not_again", "a backward pass has the activations of the layer that was computed last",
       "model/qwen2.c:tr_model_backward", "m->recompute", SAME_BITS)
+bug("mask_of_every_step", "dropout drops the same items in every step",
+    "num/dropmask.c:tr_dropmask_of", "more(key, d->step)", "more(key, MUTANT ? 0 : d->step)",
+    NUM + "masks_of_dropout")
+bug("mask_of_the_next_layer", "a backward pass drops the items of another layer",
+    "model/qwen2.c:gather_gradient", "purpose, l, m->dxn", "purpose, l + MUTANT, m->dxn",
+    "train/test_train_model: with_dropout_the_loss_falls")
+bug("mask_by_place_in_the_call", "dropout numbers samples by their place in a micro-batch",
+    "model/backend_cpu.c:cpu_drop", "rows->sample[s]", "(MUTANT ? s : rows->sample[s])",
+    "train/test_train_model: gradients_have_the_same_bits")
+bug("mask_by_local_row", "with sp dropout numbers the rows of a rank",
+    "model/backend_cpu.c:cpu_drop", "i, y + at", "MUTANT ? at / size : i, y + at", SAME_BITS)
+bug("mask_by_local_head", "the heads of each rank of tp drop the same probabilities",
+    "model/qwen2.c:attention", "param(m, l, TR_Q)->start[0] / m->c.head_size",
+    "(MUTANT ? 0 : param(m, l, TR_Q)->start[0] / m->c.head_size)", SAME_BITS)
+bug("layers_again_without_mask", "a layer that is computed again drops nothing",
+    "task/lm.c:micro_batch_rows", "rows->drop = p->drop.rate",
+    "rows->drop = MUTANT && backward ? NULL : p->drop.rate", WHOLE + "ranks_that_are_threads")
+bug("evaluation_drops", "an evaluation drops items as a training does",
+    "task/lm.c:tr_lm_evaluate", ".scale = 1 }",
+    ".scale = 1, .drop = { .rate = MUTANT ? lm->o.dropout : 0 } }",
+    WHOLE + "evaluations_have_the_same_bits")
 bug("layer_between_stages", "the layer before a boundary is in no stage",
     "task/training.c:plan_work", "first_layer(t, c, in_model + 1),",
     "first_layer(t, c, in_model + 1) - (MUTANT && in_model == 0 && p->stages > 1),",

@@ -42,6 +42,8 @@ virtual: {dp: 24, tp: 4}
 lr: 0.002
 decay: constant
 warmup: 1
+dropout: 0.1
+attention-dropout: 0.15
 save-every: %d
 data: %s
 """

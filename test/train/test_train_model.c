@@ -98,6 +98,7 @@ struct world {
 	int64_t items;
 	float loss[TOKENS];
 	int parts;                      /* 1: attention stays inside parts */
+	double rate;                    /* of dropout */
 };
 
 static void open_world(struct world *w)
@@ -137,9 +138,13 @@ static void set_row(int64_t i, int64_t start, int64_t at, int32_t *token, int32_
 	position[at] = (int32_t)(i - start);
 }
 
-static void run(struct world *w, const struct tr_rows *rows, float *loss)
+static void run(struct world *w, struct tr_rows *rows, float *loss)
 {
+	const struct tr_dropout d = { .seed = 3, .step = 8, .rate = w->rate,
+				      .attention_rate = w->rate };
 	struct tr_error err;
+
+	rows->drop = &d;
 
 	CHECK_RC(tr_model_forward(w->m, 0, 0, rows, 1, &err), 0, &err);
 	CHECK_RC(tr_model_loss(w->m, 0, rows, 0.0625, loss, 1, &err), 0, &err);
@@ -168,8 +173,10 @@ static void step(struct world *w, int from, int to)
 	int64_t start[SEQS + 1], n = begin[to] - begin[from], parts[PARTS + 1], at = 0;
 	int32_t token[TOKENS], target[TOKENS], position[TOKENS];
 	float weight[TOKENS], *grad[SEQS];
+	static const int64_t sample[SEQS] = { 30, 31, 32, 33, 34 };
 	struct tr_rows rows = { .n = n, .seqs = to - from, .begin = start, .token = token,
-		.target = target, .weight = weight, .position = position, .grad = grad };
+		.target = target, .weight = weight, .position = position, .grad = grad,
+		.sample = sample + from };
 
 	for (int s = from; s <= to; s++)
 		start[s - from] = begin[s] - begin[from];
@@ -197,10 +204,12 @@ TEST(gradients_have_the_same_bits_however_sequences_are_put_into_calls)
 	struct world one = { .parts = 0 }, other;
 
 	for (one.parts = 0; one.parts < 2; one.parts++) {
+		one.rate = one.parts ? 0.3 : 0;
 		open_world(&one);
 		step(&one, 0, SEQS);
 		for (int i = 0; i < 4; i++) {
 			other.parts = one.parts;
+			other.rate = one.rate;
 			open_world(&other);
 			for (int j = 0; j < SEQS; j++)
 				if (ways[i][j] < ways[i][j + 1])
@@ -288,9 +297,9 @@ static double total_loss(struct world *w)
 
 /* The loss in fp32 is good enough to see that a whole gradient points where the loss rises. The
  * gradients of operations are in test_train_ops.c, those of whole models in oracle.py. */
-TEST(the_loss_falls_by_what_the_gradient_says)
+static void follow_the_gradient(double rate)
 {
-	struct world w = { .parts = 0 };
+	struct world w = { .rate = rate };
 	const struct tr_registry *r;
 	double before, after, squares = 0;
 	float *x, *g;
@@ -312,6 +321,17 @@ TEST(the_loss_falls_by_what_the_gradient_says)
 	after = total_loss(&w);
 	CHECK(fabs((before - after) / (0.002 * sqrt(squares)) - 1) < 0.02);
 	close_world(&w);
+}
+
+TEST(the_loss_falls_by_what_the_gradient_says)
+{
+	follow_the_gradient(0);
+}
+
+/* Both passes drop the same items, and so does the second loss. */
+TEST(with_dropout_the_loss_falls_by_what_the_gradient_says)
+{
+	follow_the_gradient(0.25);
 }
 
 TEST(a_hash_is_the_sum_of_its_shares_and_a_tied_head_counts_once)

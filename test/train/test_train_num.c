@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "dropmask.h"
 #include "elementary.h"
 #include "exact.h"
 #include "isa.h"
@@ -72,6 +73,53 @@ TEST(normal_numbers_have_the_moments_of_their_distribution)
 	CHECK(fabs(sum / (2 * n)) < 0.01);
 	CHECK(fabs(squares / (2 * n) - 1) < 0.02);
 	CHECK(fabs(fourth / (2 * n) - 3) < 0.1);
+}
+
+enum { MASKED = 40000 };
+
+/* Draws the mask of the first n items of a row of ones, and returns how many are dropped. */
+static int64_t drop_ones(const struct tr_dropout *d, enum tr_purpose purpose, const int64_t at[4],
+			 float *y, int64_t n)
+{
+	struct tr_dropmask m = tr_dropmask_of(d, purpose, d->rate, at[0], at[1]);
+	int64_t dropped = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		y[i] = 1;
+	tr_drop(&m, at[2], at[3], y, y, n);
+	for (int64_t i = 0; i < n; i++) {
+		CHECK(y[i] == 0 || y[i] == 1.25f);
+		dropped += y[i] == 0;
+	}
+	return dropped;
+}
+
+/* The numbers of `at` are the layer, the head, the sample and the row. */
+TEST(masks_of_dropout_differ_in_every_part_of_their_key_and_drop_their_share)
+{
+	static float y[MASKED], other[MASKED];
+	const struct tr_dropout d = { .seed = 1, .step = 5, .rate = 0.2 };
+	const int64_t at[4] = { 3, 2, 70, 11 };
+	int64_t n = drop_ones(&d, TR_RANDOM_MLP, at, y, MASKED);
+
+	CHECK(n > MASKED * 0.19 && n < MASKED * 0.21);
+	drop_ones(&d, TR_RANDOM_MLP, at, other, 77);
+	CHECK(memcmp(y, other, 77 * sizeof(*y)) == 0);
+	for (int i = 0; i < 8; i++) {
+		struct tr_dropout e = d;
+		int64_t to[4] = { at[0], at[1], at[2], at[3] }, equal = 0;
+
+		if (i < 4)
+			to[i] += 1;
+		to[2] += i == 4 ? (int64_t)1 << 32 : 0;
+		e.step += i == 5;
+		e.seed += i == 6;
+		drop_ones(&e, i == 7 ? TR_RANDOM_ATTENTION : TR_RANDOM_MLP, to, other, MASKED);
+		for (int64_t k = 0; k < MASKED; k++)
+			equal += (y[k] == 0) == (other[k] == 0);
+		/* As many as of independent masks: 0.2^2 + 0.8^2. */
+		CHECK(equal > MASKED * 0.66 && equal < MASKED * 0.70);
+	}
 }
 
 TEST(the_crc_is_that_of_nvme_and_hashes_of_ranges_add_up)

@@ -218,12 +218,31 @@ TEST(norms_have_their_values_and_gradients)
 enum { HEADS = 4, KV = 2, HEAD = 6, Q = HEADS * HEAD, KVS = KV * HEAD };
 static float q_at[N * Q], k_at[N * KVS], v_at[N * KVS], c_at[N * Q];
 
+/* Dropout of the attention of layer 2, whose heads begin with number 5. */
+static const struct tr_dropout *drop_at;
+static const int64_t sample_at[3] = { 700, 701, (int64_t)1 << 40 };
+
+/* Sets factor[j] to that of the probability of key j, of those up to query i. */
+static void factors_of(int s, int64_t i, int h, float *factor)
+{
+	struct tr_dropmask m;
+
+	for (int j = 0; j < N; j++)
+		factor[j] = 1;
+	if (!drop_at)
+		return;
+	m = tr_dropmask_of(drop_at, TR_RANDOM_PROBABILITIES, drop_at->attention_rate, 2, 5 + h);
+	tr_drop(&m, sample_at[s], i - begin[s], factor, factor, i - begin[s] + 1);
+}
+
 /* One query: probabilities of the keys up to it, and what they mix. */
 static double attend(const double *q, const double *k, const double *v, int s, int i, int h)
 {
 	int64_t from = begin[s], kv = h / (HEADS / KV);
 	double score[N], max = -INFINITY, total = 0, sum = 0;
+	float factor[N];
 
+	factors_of(s, i, h, factor);
 	for (int64_t j = from; j <= i; j++) {
 		score[j] = 0;
 		for (int d = 0; d < HEAD; d++)
@@ -236,7 +255,7 @@ static double attend(const double *q, const double *k, const double *v, int s, i
 	for (int64_t j = from; j <= i; j++)
 		for (int d = 0; d < HEAD; d++)
 			sum += exp(score[j] - max) / total * v[j * KVS + kv * HEAD + d] *
-				(double)c_at[i * Q + h * HEAD + d];
+				(double)(c_at[i * Q + h * HEAD + d] * factor[j - from]);
 	return sum;
 }
 
@@ -278,11 +297,15 @@ static double attention_v(const double *x, const void *arg)
 	return attention_of(NULL, NULL, x);
 }
 
-TEST(attention_has_its_values_and_gradients)
+static void check_attention(const struct tr_dropout *d)
 {
 	float o[N * Q], dq[N * Q], dk[N * KVS], dv[N * KVS], stat[N * HEADS * 2];
-	struct tr_attention a = { HEADS, KV, HEAD, q_at, k_at, v_at, stat, NULL };
+	struct tr_attention a = { HEADS, KV, HEAD, q_at, k_at, v_at, stat, NULL, 2, 5 };
+	struct tr_rows drops = rows;
 	double value = 0;
+
+	drop_at = drops.drop = d;
+	drops.sample = sample_at;
 
 	open_backend();
 	a.scratch = be->alloc(be, (size_t)tr_attention_scratch(4));
@@ -290,16 +313,29 @@ TEST(attention_has_its_values_and_gradients)
 	draw(k_at, N * KVS, 2);
 	draw(v_at, N * KVS, 3);
 	draw(c_at, N * Q, 4);
-	be->attention(be, &rows, &a, o);
+	be->attention(be, &drops, &a, o);
 	for (int i = 0; i < N * Q; i++)
 		value += (double)o[i] * (double)c_at[i];
 	CHECK(fabs(value - attention_of(NULL, NULL, NULL)) < 1e-5);
-	be->attention_bwd(be, &rows, &a, o, c_at, dq, dk, dv);
+	be->attention_bwd(be, &drops, &a, o, c_at, dq, dk, dv);
 	check_gradient(&(struct function){ attention_q, NULL, N * Q }, q_at, dq);
 	check_gradient(&(struct function){ attention_k, NULL, N * KVS }, k_at, dk);
 	check_gradient(&(struct function){ attention_v, NULL, N * KVS }, v_at, dv);
 	be->release(be, a.scratch);
 	tr_backend_free(be);
+}
+
+TEST(attention_has_its_values_and_gradients)
+{
+	check_attention(NULL);
+}
+
+/* The reference draws the same masks. */
+TEST(attention_with_dropout_has_its_values_and_gradients)
+{
+	static const struct tr_dropout d = { .seed = 9, .step = 4, .attention_rate = 0.3 };
+
+	check_attention(&d);
 }
 
 TEST(a_rotation_is_undone_by_the_one_back)
@@ -333,7 +369,7 @@ TEST(attention_over_several_panels_agrees_with_doubles)
 	static double p[LONG][LONG], dp[LONG][LONG];
 	const int64_t one[] = { 0, LONG };
 	struct tr_rows r = { .n = LONG, .seqs = 1, .begin = one };
-	struct tr_attention a = { 1, 1, D, q, k, v, stat, NULL };
+	struct tr_attention a = { 1, 1, D, q, k, v, stat, NULL, 0, 0 };
 	double worst = 0;
 
 	open_backend();

@@ -20,6 +20,7 @@ struct layout {
 	int ranks, sp;
 	const char *isa;
 	int recompute;
+	double dropout;
 };
 /* One rank: its thread, and what it computed. */
 struct rank {
@@ -88,8 +89,11 @@ static int make_step(struct step *s, struct rank *r, struct tr_error *err)
 {
 	int32_t token[TOKENS], target[TOKENS], position[TOKENS];
 	float weight[TOKENS], *grad[SEQS];
+	static const int64_t sample[SEQS] = { 5, 6, 7, 90, 91 };
+	const struct tr_dropout drop = { 2, 40, r->of.dropout, r->of.dropout };
 	struct tr_rows rows = { .n = TOKENS, .seqs = SEQS, .begin = begin, .token = token,
-		.target = target, .weight = weight, .position = position, .grad = grad };
+		.target = target, .weight = weight, .position = position, .grad = grad,
+		.sample = sample, .drop = &drop };
 	int rc;
 
 	for (int q = 0; q < SEQS; q++) {
@@ -238,18 +242,20 @@ static void check_layouts(struct layout of)
 
 TEST(losses_and_gradients_have_the_same_bits_on_one_two_and_four_ranks)
 {
-	check_layouts((struct layout){ 4, 4, 35, 1, 0, 0, "auto", 0 });
-	check_layouts((struct layout){ 4, 4, 35, 0, 0, 0, "auto", 0 });
+	check_layouts((struct layout){ .kv_heads = 4, .pieces = 4, .ffn = 35, .tied = 1,
+				       .isa = "auto" });
+	check_layouts((struct layout){ .kv_heads = 4, .pieces = 4, .ffn = 35, .isa = "auto",
+				       .dropout = 0.2 });
 }
 
 TEST(kernels_without_vectors_have_these_bits)
 {
-	struct layout of = { 4, 4, 35, 1, 4, 1, "portable", 0 };
+	struct layout of = { 4, 4, 35, 1, 4, 1, "portable", 0, 0.1 };
 	struct rank want[RANKS_MAX], rank[RANKS_MAX];
 	struct tr_hub *one = tr_hub_new(1), *four = tr_hub_new(4);
 
 	run(&of, four, rank);
-	of = (struct layout){ 4, 4, 35, 1, 1, 0, "auto", 0 };
+	of = (struct layout){ 4, 4, 35, 1, 1, 0, "auto", 0, 0.1 };
 	run(&of, one, want);
 	CHECK_RC(rank->rc, 0, &rank->err);
 	CHECK(has_bits_of(rank, want));
@@ -263,8 +269,8 @@ TEST(kernels_without_vectors_have_these_bits)
  * more than one part. */
 TEST(ranks_with_several_nodes_and_pieces_with_several_parts_have_the_same_bits)
 {
-	check_layouts((struct layout){ 6, 6, 40, 1, 0, 0, "auto", 0 });
-	check_layouts((struct layout){ 4, 2, 550, 1, 0, 0, "auto", 0 });
+	check_layouts((struct layout){ 6, 6, 40, 1, 0, 0, "auto", 0, 0.5 });
+	check_layouts((struct layout){ 4, 2, 550, 1, 0, 0, "auto", 0, 0 });
 }
 
 /* ---- memory ---- */
@@ -348,7 +354,7 @@ TEST(layers_that_are_computed_again_keep_their_input_only)
 
 TEST(the_gradient_of_a_tied_head_is_added_once)
 {
-	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto", 0 };
+	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto", 0, 0 };
 	struct rank r = { .of = of };
 	struct step s = { .m = NULL };
 	const struct tr_registry *reg;
@@ -377,7 +383,7 @@ TEST(the_gradient_of_a_tied_head_is_added_once)
 TEST(all_leaves_of_a_rank_may_be_open_at_once)
 {
 	enum { LEAVES = 1024 };
-	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto", 0 };
+	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto", 0, 0 };
 	struct rank r = { .of = of };
 	struct step s = { .m = NULL };
 	struct tr_error err;
@@ -407,7 +413,7 @@ TEST(the_failure_of_any_exchange_of_a_group_ends_all_ranks)
 	int lost = 0;
 
 	for (int nth = 1 + t_from(T_STRIDE);; nth += T_STRIDE) {
-		const struct layout of = { 4, 4, 35, 1, 4, 1, "auto", 0 };
+		const struct layout of = { 4, 4, 35, 1, 4, 1, "auto", 1, 0.1 };
 		struct tr_hub *hub = tr_hub_new(4);
 		struct rank rank[RANKS_MAX];
 		int rc;

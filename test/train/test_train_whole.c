@@ -27,7 +27,8 @@ static const char model[] = "{\"model_type\": \"qwen2\", \"vocab_size\": 257, \"
 	"\"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
 	"\"intermediate_size\": 20, \"tie_word_embeddings\": true}";
 static const char options[] = "model: whole/model.json\ndata: whole/data\nseq: 9\nbatch: 12\n"
-	"micro-batch: 3\nsteps: 3\nvirtual: {dp: 6, tp: 2}\nlr: 0.01\ndecay: constant\n";
+	"micro-batch: 3\nsteps: 3\nvirtual: {dp: 6, tp: 2}\nlr: 0.01\ndecay: constant\n"
+	"dropout: 0.1\nattention-dropout: 0.2\n";
 
 struct rank {
 	pthread_t thread;
@@ -256,7 +257,7 @@ struct evaluator {
 	pthread_t thread;
 	struct tr_ranks g;
 	int dp, tp, pp;
-	double loss;
+	double dropout, loss;
 	int64_t tokens;
 	struct tr_error err;
 	int rc;
@@ -266,7 +267,8 @@ static int evaluate_with(struct evaluator *e, struct tr_trainer *t, struct tr_lm
 {
 	const struct tr_lm_opts o = { .data = "whole/eval", .ranks = &t->mesh->line,
 				      .micro_batch = 2, .rank_batch = 2, .seq = 9,
-				      .vocab = 257 };
+				      .vocab = 257, .dropout = e->dropout,
+				      .attention_dropout = e->dropout };
 	struct tr_model_config c;
 	const struct tr_isa *isa;
 	int rc = tr_model_config_read(&c, model, strlen(model), "model", &e->err);
@@ -315,6 +317,7 @@ static struct evaluator evaluate_on(int dp, int tp, int pp)
 		e[i].dp = dp;
 		e[i].tp = tp;
 		e[i].pp = pp;
+		e[i].dropout = dp == 2 ? 0.5 : 0;       /* in training only */
 		CHECK_INT(pthread_create(&e[i].thread, NULL, evaluate, &e[i]), 0);
 	}
 	for (int i = 0; i < dp * tp * pp; i++) {
@@ -327,8 +330,8 @@ static struct evaluator evaluate_on(int dp, int tp, int pp)
 	return e[0];
 }
 
-/* Of three samples, a rank of dp 4 has none. The last one has one token, so with sp a rank of tp 2
- * has no row of it, and nothing to pass to the next stage. */
+/* Nothing is dropped in an evaluation. Of three samples, a rank of dp 4 has none. The last one has
+ * one token, so with sp a rank of tp 2 has no row of it, and nothing to pass to the next stage. */
 TEST(evaluations_have_the_same_bits_in_all_layouts)
 {
 	static const int mesh[][3] = { { 2, 1, 1 }, { 3, 1, 1 }, { 4, 1, 1 }, { 1, 2, 1 },

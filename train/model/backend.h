@@ -6,6 +6,7 @@
 #define BACKEND_H
 #include <stddef.h>
 
+#include "dropmask.h"
 #include "isa.h"
 #include "rows.h"
 #include "sumtree.h"
@@ -24,6 +25,8 @@ struct tr_attention {
 	const float *q, *k, *v;
 	float *stat;                    /* [n, heads, 2]: written by forward, read by backward */
 	float *scratch;                 /* tr_attention_scratch floats */
+	/* For dropout: the numbers of the layer and of the first of these heads in the model. */
+	int64_t layer, first_head;
 };
 
 struct tr_backend {
@@ -68,7 +71,7 @@ struct tr_backend {
 	 * to rotate back. The tables are [positions, size / 2]. */
 	void (*rope)(struct tr_backend *be, const struct tr_rows *rows, float *x, int64_t heads,
 		     int64_t size, const float *cosine, const float *sine, int turn);
-	/* Causal attention within each part of the rows. */
+	/* Causal attention within each part of the rows. rows->drop drops probabilities. */
 	void (*attention)(struct tr_backend *be, const struct tr_rows *rows,
 			  const struct tr_attention *a, float *o);
 	/* Computes dq, dk and dv from grad_o, the gradient of o. */
@@ -81,6 +84,11 @@ struct tr_backend {
 	/* Computes the gradient of u, and writes that of g over dh. */
 	void (*swiglu_bwd)(struct tr_backend *be, float *dh, float *du, const float *g,
 			   const float *u, int64_t n);
+	/* Drops items of rows, which are those tokens of each sequence that are in `pieces`. y may
+	 * be x. */
+	void (*drop)(struct tr_backend *be, const struct tr_rows *rows,
+		     const struct tr_pieces *pieces, const struct tr_dropmask *mask, float *y,
+		     const float *x, int64_t size);
 	void (*zero)(struct tr_backend *be, float *x, int64_t n);
 	void (*add)(struct tr_backend *be, float *y, const float *x, int64_t n);
 	/* Sets row i of x to the row of token[i], or to zeros if it is not in rows `has` of the

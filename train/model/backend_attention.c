@@ -21,6 +21,10 @@ struct head {
 	int64_t stat_row;
 	float scale;
 	float *p, *ds;                  /* [TR_CHAIN, n] */
+	/* Dropout of probabilities: row i of the head is row first + i of the sample. */
+	int drops;
+	struct tr_dropmask mask;
+	int64_t sample, first;
 };
 
 int64_t tr_attention_scratch(int64_t n)
@@ -41,8 +45,26 @@ static const int64_t *begins_of(const struct tr_rows *rows, int64_t *n)
 	return rows->part ? rows->part : rows->begin;
 }
 
-static struct head head_of(const int64_t *begin, const struct tr_attention *a, int64_t s,
-			   int64_t h)
+/* Sets the mask of head h, of rows that begin with row `at`. Those of a part are numbered in the
+ * sample, and their keys in the part. */
+static void set_mask(struct head *x, const struct tr_rows *rows, int64_t at, int64_t h)
+{
+	const struct tr_dropout *d = rows->drop;
+	int64_t s = 0;
+
+	x->drops = d && d->attention_rate > 0;
+	if (!x->drops)
+		return;
+	while (rows->begin[s + 1] <= at)
+		s++;
+	x->sample = rows->sample[s];
+	x->first = at - rows->begin[s];
+	x->mask = tr_dropmask_of(d, TR_RANDOM_PROBABILITIES, d->attention_rate, x->a->layer,
+				 x->a->first_head + h);
+}
+
+static struct head head_of(const struct tr_rows *rows, const int64_t *begin,
+			   const struct tr_attention *a, int64_t s, int64_t h)
 {
 	int64_t at = begin[s], kv = h / (a->heads / a->kv_heads) * a->size;
 	struct head x = { .a = a, .n = begin[s + 1] - at, .q_row = a->heads * a->size,
@@ -55,7 +77,15 @@ static struct head head_of(const int64_t *begin, const struct tr_attention *a, i
 	x.scale = (float)(1 / sqrt((double)a->size));
 	x.p = a->scratch;
 	x.ds = a->scratch + TR_CHAIN * x.n;
+	set_mask(&x, rows, at, h);
 	return x;
+}
+
+/* Drops what belongs to the first n keys of query i. */
+static void drop(const struct head *h, int64_t i, float *x, int64_t n)
+{
+	if (h->drops)
+		tr_drop(&h->mask, h->sample, h->first + i, x, x, n);
 }
 
 /* to[m, keys] = x[m, size] y[keys, size]^T. The rows of x belong to queries, those of y to keys. */
@@ -89,6 +119,7 @@ static void forward_block(struct tr_backend *be, const struct head *h, int64_t f
 		int64_t seen = from + i + 1;
 
 		be->isa->row.softmax(row, seen, h->scale, &stat[0], &stat[1]);
+		drop(h, from + i, row, seen);
 		memset(row + seen, 0, (size_t)(keys - seen) * sizeof(*row));
 	}
 	mix(be, h, h->p, h->v, o + from * h->q_row, m, keys);
@@ -102,7 +133,7 @@ void tr_cpu_attention(struct tr_backend *be, const struct tr_rows *rows,
 
 	for (int64_t s = 0; s < n; s++) {
 		for (int64_t i = 0; i < a->heads; i++) {
-			struct head h = head_of(begin, a, s, i);
+			struct head h = head_of(rows, begin, a, s, i);
 			float *to = o + begin[s] * h.q_row + i * a->size;
 
 			for (int64_t at = 0; at < h.n; at += BLOCK)
@@ -129,7 +160,9 @@ static void backward_block(struct tr_backend *be, const struct head *h, int64_t 
 		float delta = op->dot(o + at, grad_o + at, h->a->size);
 
 		op->softmax_again(p + i * h->n, seen, h->scale, stat[0], stat[1]);
+		drop(h, from + i, ds + i * h->n, seen);
 		op->softmax_bwd(ds + i * h->n, p + i * h->n, delta, h->scale, seen);
+		drop(h, from + i, p + i * h->n, seen);
 		memset(p + i * h->n + seen, 0, rest);
 		memset(ds + i * h->n + seen, 0, rest);
 	}
@@ -164,7 +197,7 @@ void tr_cpu_attention_bwd(struct tr_backend *be, const struct tr_rows *rows,
 	memset(dv, 0, kv_bytes);
 	for (int64_t s = 0; s < n; s++) {
 		for (int64_t i = 0; i < a->heads; i++) {
-			struct head h = head_of(begin, a, s, i);
+			struct head h = head_of(rows, begin, a, s, i);
 			int64_t q = begin[s] * h.q_row + i * a->size, kv = h.k - a->k;
 
 			for (int64_t at = 0; at < h.n; at += TR_CHAIN) {

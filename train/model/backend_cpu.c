@@ -251,6 +251,22 @@ static void cpu_swiglu_bwd(struct tr_backend *be, float *dh, float *du, const fl
 	be->isa->row.swiglu_bwd(dh, du, g, u, n);
 }
 
+static void cpu_drop(struct tr_backend *be, const struct tr_rows *rows,
+		     const struct tr_pieces *pieces, const struct tr_dropmask *mask, float *y,
+		     const float *x, int64_t size)
+{
+	int64_t at = 0;
+
+	(void)be;
+	for (int64_t s = 0; s < rows->seqs; s++) {
+		int64_t n = rows->begin[s + 1] - rows->begin[s];
+		int64_t end = tr_cut(n, pieces->n, pieces->to);
+
+		for (int64_t i = tr_cut(n, pieces->n, pieces->from); i < end; i++, at += size)
+			tr_drop(mask, rows->sample[s], i, y + at, x + at, size);
+	}
+}
+
 static void cpu_zero(struct tr_backend *be, float *x, int64_t n)
 {
 	(void)be;
@@ -386,7 +402,8 @@ int tr_backend_cpu(struct tr_backend **be, const struct tr_isa *isa, struct tr_e
 		.norm = cpu_norm, .norm_again = cpu_norm_again, .norm_bwd = cpu_norm_bwd,
 		.rope = cpu_rope, .attention = tr_cpu_attention,
 		.attention_bwd = tr_cpu_attention_bwd, .swiglu = cpu_swiglu,
-		.swiglu_bwd = cpu_swiglu_bwd, .zero = cpu_zero, .add = cpu_add, .embed = cpu_embed,
+		.swiglu_bwd = cpu_swiglu_bwd, .drop = cpu_drop, .zero = cpu_zero, .add = cpu_add,
+		.embed = cpu_embed,
 		.embed_bwd = cpu_embed_bwd, .xent_max = cpu_xent_max, .xent_sum = cpu_xent_sum,
 		.xent_hit = cpu_xent_hit, .xent_loss = cpu_xent_loss, .xent_bwd = cpu_xent_bwd,
 		.isa = isa, .own = cpu };

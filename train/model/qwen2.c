@@ -343,9 +343,11 @@ float *tr_model_weights(struct tr_model *m)
 	return m->w;
 }
 
-static struct tr_attention attention(const struct tr_model *m, const struct kept *k)
+static struct tr_attention attention(const struct tr_model *m, int64_t l, const struct kept *k)
 {
-	return (struct tr_attention){ .heads = m->own.heads, .kv_heads = m->own.kv_heads,
+	return (struct tr_attention){ .layer = l,
+		.first_head = param(m, l, TR_Q)->start[0] / m->c.head_size,
+		.heads = m->own.heads, .kv_heads = m->own.kv_heads,
 		.size = m->c.head_size, .q = k->q, .k = k->k, .v = k->v, .stat = k->stat,
 		.scratch = m->attention };
 }
@@ -372,6 +374,19 @@ static int sum_pieces(struct tr_model *m, const struct tr_rows *rows, const stru
 	return tr_sum_pieces_end(&m->tp, rows, y, err);
 }
 
+/* Drops items of local rows, which y and x are. Without dropout it does nothing, and returns 0. */
+static int drop(struct tr_model *m, const struct tr_rows *rows, enum tr_purpose purpose, int64_t l,
+		float *y, const float *x)
+{
+	struct tr_dropmask mask;
+
+	if (!rows->drop || rows->drop->rate <= 0)
+		return 0;
+	mask = tr_dropmask_of(rows->drop, purpose, rows->drop->rate, l, 0);
+	m->be->drop(m->be, rows, &m->tp.tokens, &mask, y, x, m->c.hidden);
+	return 1;
+}
+
 /* Computes the norm of x, and gathers it. */
 static int norm_and_gather(struct tr_model *m, const struct tr_rows *rows, const float *x,
 			   float *root, const float *w, const float **xn, struct tr_error *err)
@@ -386,7 +401,7 @@ static int attention_forward(struct tr_model *m, int64_t l, const struct layer *
 {
 	struct tr_term o = { w->o, param(m, l, TR_O), k->o, 0 };
 	struct tr_backend *be = m->be;
-	struct tr_attention a = attention(m, k);
+	struct tr_attention a = attention(m, l, k);
 	const float *xn;
 	int rc = norm_and_gather(m, rows, k->x, k->root1, w->norm1, &xn, err);
 
@@ -399,10 +414,12 @@ static int attention_forward(struct tr_model *m, int64_t l, const struct layer *
 	be->rope(be, rows, k->k, a.kv_heads, a.size, m->cosine, m->sine, 1);
 	be->attention(be, rows, &a, k->o);
 	rc = sum_pieces(m, rows, &o, 1, k->mid, err);
+	if (rc < 0)
+		return rc;
+	drop(m, rows, TR_RANDOM_ATTENTION, l, k->mid, k->mid);
 	/* The residual is added to the finished product, and so is not part of its chains. */
-	if (rc == 0)
-		be->add(be, k->mid, k->x, m->tp.local * m->c.hidden);
-	return rc;
+	be->add(be, k->mid, k->x, m->tp.local * m->c.hidden);
+	return 0;
 }
 
 static int gate_forward(struct tr_model *m, const struct layer *w, const struct tr_rows *rows,
@@ -431,9 +448,11 @@ static int mlp_forward(struct tr_model *m, int64_t l, const struct layer *w,
 		return rc;
 	be->swiglu(be, m->wide, k->gate, k->up, rows->n * m->own.ffn);
 	rc = sum_pieces(m, rows, &down, 1, next, err);
-	if (rc == 0)
-		be->add(be, next, k->mid, m->tp.local * m->c.hidden);
-	return rc;
+	if (rc < 0)
+		return rc;
+	drop(m, rows, TR_RANDOM_MLP, l, next, next);
+	be->add(be, next, k->mid, m->tp.local * m->c.hidden);
+	return 0;
 }
 
 int64_t tr_model_passed(struct tr_model *m, const struct tr_rows *rows)
@@ -470,6 +489,8 @@ int tr_model_forward(struct tr_model *m, int part, int slot, const struct tr_row
 	if (r->from == 0)
 		rc = tr_embed_rows(&m->tp, rows, m->own.vocab,
 				   m->w + m->reg.param[m->reg.embedding].offset, k.x, err);
+	if (rc == 0 && r->from == 0)
+		drop(m, rows, TR_RANDOM_EMBEDDING, 0, k.x, k.x);
 	for (int64_t l = r->from; rc == 0 && l < r->to; l++) {
 		struct layer w = layer_of(m, l);
 		struct kept next = keep ? kept_of(m, r, slot, l + 1) : k;
@@ -563,6 +584,16 @@ static void norm_backward(struct tr_model *m, const struct tr_rows *rows, const 
 			m->c.hidden, p->offset, m->reg.weights - m->reg.norms);
 }
 
+/* Gathers the gradient of what was added to the residual stream: m->dx, but for what was dropped.
+ * m->dxn is free then. */
+static int gather_gradient(struct tr_model *m, const struct tr_rows *rows, enum tr_purpose purpose,
+			   int64_t l, const float **dx, struct tr_error *err)
+{
+	int dropped = drop(m, rows, purpose, l, m->dxn, m->dx);
+
+	return tr_gather_rows(&m->tp, rows, dropped ? m->dxn : m->dx, dx, err);
+}
+
 static int mlp_backward(struct tr_model *m, int64_t l, const struct tr_rows *rows,
 			const struct kept *k, const struct layer *w, struct tr_error *err)
 {
@@ -571,7 +602,7 @@ static int mlp_backward(struct tr_model *m, int64_t l, const struct tr_rows *row
 	int64_t n = rows->n, items = n * m->own.ffn;
 	struct tr_backend *be = m->be;
 	const float *dx, *xn;
-	int rc = tr_gather_rows(&m->tp, rows, m->dx, &dx, err);
+	int rc = gather_gradient(m, rows, TR_RANDOM_MLP, l, &dx, err);
 
 	if (rc < 0)
 		return rc;
@@ -597,9 +628,9 @@ static int attention_backward(struct tr_model *m, int64_t l, const struct tr_row
 				    { w->k, param(m, l, TR_K), m->dk, 1 },
 				    { w->v, param(m, l, TR_V), m->dv, 1 } };
 	struct tr_backend *be = m->be;
-	struct tr_attention a = attention(m, k);
+	struct tr_attention a = attention(m, l, k);
 	const float *dx, *xn;
-	int rc = tr_gather_rows(&m->tp, rows, m->dx, &dx, err);
+	int rc = gather_gradient(m, rows, TR_RANDOM_ATTENTION, l, &dx, err);
 
 	if (rc < 0)
 		return rc;
@@ -656,7 +687,7 @@ int tr_model_backward(struct tr_model *m, int part, int slot, const struct tr_ro
 	}
 	if (rc < 0 || r->from > 0)
 		return rc;
-	rc = tr_gather_rows(&m->tp, rows, m->dx, &dx, err);
+	rc = gather_gradient(m, rows, TR_RANDOM_EMBEDDING, 0, &dx, err);
 	if (rc == 0)
 		be->embed_bwd(be, rows, m->own.vocab, dx, m->c.hidden,
 			      m->reg.param[m->reg.embedding].offset);

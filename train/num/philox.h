@@ -5,7 +5,12 @@
 #define PHILOX_H
 #include <stdint.h>
 
-enum tr_purpose { TR_RANDOM_INIT = 1, TR_RANDOM_SHUFFLE = 2 };
+enum tr_purpose {
+	TR_RANDOM_INIT = 1, TR_RANDOM_SHUFFLE = 2,
+	/* Dropout of the embedding, of probabilities, and of the outputs of attention and MLP. */
+	TR_RANDOM_EMBEDDING = 3, TR_RANDOM_PROBABILITIES = 4, TR_RANDOM_ATTENTION = 5,
+	TR_RANDOM_MLP = 6
+};
 
 /* Ten rounds of Philox on a 128-bit counter and a 64-bit key. */
 void tr_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);

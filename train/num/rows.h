@@ -6,6 +6,8 @@
 
 #include "sumtree.h"
 
+struct tr_dropout;
+
 struct tr_rows {
 	int64_t n;                      /* tokens */
 	int64_t seqs;
@@ -20,9 +22,10 @@ struct tr_rows {
 	const float *weight;            /* [n], of a token's loss; 0: it is masked */
 	const int32_t *position;        /* [n], in its part */
 	float *const *grad;             /* [seqs], the gradient buffer of the sequence's leaf */
+	const struct tr_dropout *drop;  /* NULL: none; otherwise `sample` is known */
 };
-/* Sets `rows` to sequences [from, to) of `all`, without gradient buffers. begin has room for
- * to - from + 1 numbers, and part for one more than these sequences have tokens. */
+/* Sets `rows` to sequences [from, to) of `all`, without gradient buffers and dropout. begin has
+ * room for to - from + 1 numbers, and part for one more than these sequences have tokens. */
 void tr_rows_slice(const struct tr_rows *all, int64_t from, int64_t to, int64_t *begin,
 		   int64_t *part, struct tr_rows *rows);
 /* Returns how many tokens are in these pieces, if the tokens of each sequence are cut into them. */

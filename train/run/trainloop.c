@@ -200,7 +200,8 @@ static struct tr_lm_opts task_opts(const struct loop *l)
 		.job_ranks = l->ranks->n, .batch = o->batch, .micro_batch = o->micro_batch,
 		.rank_batch = o->batch / o->mesh.dp, .seq = o->seq, .vocab = l->config.vocab,
 		.seed = (uint64_t)o->seed, .shuffle = (int)o->shuffle,
-		.documents = (int)o->document_attention,
+		.documents = (int)o->document_attention, .dropout = o->dropout,
+		.attention_dropout = o->attention_dropout,
 		.trace = o->trace == TR_TRACE_SAMPLES };
 }
 

@@ -30,7 +30,7 @@ struct tr_opts {
 	int64_t shuffle, rewind, sp, document_attention; /* 0 or 1 */
 	struct tr_axes mesh, virtual;           /* 0: not set */
 	struct tr_counts stages;
-	double lr, min_lr, beta1, beta2, eps, weight_decay, clip;
+	double lr, min_lr, beta1, beta2, eps, weight_decay, clip, dropout, attention_dropout;
 	unsigned char source[TR_OPTS_MAX];      /* enum tr_source, by number of the option */
 };
 enum { TR_INIT_RANDOM, TR_INIT_MODEL };

@@ -102,6 +102,7 @@ struct pass {
 	struct tr_rows rows;            /* of all of them */
 	int64_t first;                  /* number in the step of the first one */
 	double scale;                   /* of the losses */
+	struct tr_dropout drop;         /* of a step of a training */
 	struct tr_exact loss;
 };
 
@@ -122,6 +123,7 @@ static int micro_batch_rows(void *arg, int64_t micro, int backward, struct tr_ro
 
 	tr_rows_slice(&p->rows, from, to, lm->begin, lm->part, rows);
 	rows->grad = lm->grad;
+	rows->drop = p->drop.rate > 0 || p->drop.attention_rate > 0 ? &p->drop : NULL;
 	return backward ? find_leaves(lm, p->t, p->first + from, p->first + to, err) : 0;
 }
 
@@ -192,7 +194,9 @@ static int sum_loss(const struct tr_trainer *t, struct tr_exact *loss, double *v
 int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 		const struct tr_gate *gate, struct tr_lm_step *step, struct tr_error *err)
 {
-	struct pass p = { .lm = lm, .t = t };
+	struct pass p = { .lm = lm, .t = t,
+			  .drop = { .seed = lm->o.seed, .step = t->step, .rate = lm->o.dropout,
+				    .attention_rate = lm->o.attention_dropout } };
 	int64_t to;
 	uint64_t targets;
 	int first, last, rc;

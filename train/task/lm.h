@@ -18,6 +18,7 @@ struct tr_lm_opts {
 	uint64_t seed;
 	int shuffle;
 	int documents;                  /* 1: attention stays inside documents */
+	double dropout, attention_dropout;      /* rates, in training only; 0: none */
 	int trace;                      /* 1: for tr_lm_trained */
 };
 struct tr_lm_step {                     /* the results of a step, the same on all ranks */
