@@ -2195,8 +2195,9 @@ bug("drawn_by_local_index", "the initial weights of a shard are drawn as if it w
     "model/registry.c:draw_row", "first = row_begin(p, row)",
     "first = MUTANT ? row * p->count[1] : row_begin(p, row)", SAME_BITS)
 bug("padding_not_zero", "an item between two parameters has a gradient",
-    "optim/leafgrads.c:tr_leafgrads_of", "lg->be->zero(lg->be, grad, lg->reg->gradients);",
-    "lg->be->zero(lg->be, grad, lg->reg->gradients); if (MUTANT) grad[lg->reg->norms - 1] = 1;",
+    "optim/leafgrads.c:tr_leafgrads_of", "lg->be->zero(lg->be, node->grad, lg->reg->gradients);",
+    "lg->be->zero(lg->be, node->grad, lg->reg->gradients);"
+    " if (MUTANT) node->grad[lg->reg->norms - 1] = 1;",
     SAME_BITS)
 bug("tied_gradient_twice", "the gradient of a tied head is added to each leaf, and at the end",
     "optim/leafgrads.c:add_tied", "if (is_tied(reg)) {",
@@ -2248,6 +2249,9 @@ bug("evaluation_drops", "an evaluation drops items as a training does",
     "task/lm.c:tr_lm_evaluate", ".scale = 1 }",
     ".scale = 1, .drop = { .rate = MUTANT ? lm->o.dropout : 0 } }",
     WHOLE + "evaluations_have_the_same_bits")
+bug("parts_overlap", "two parts of an arena share memory", "model/arenas.c:tr_arena_ask",
+    "a->items[kind] + rounded(items)", "a->items[kind] + (MUTANT ? items / 2 : rounded(items))",
+    "train/test_train_plan: parts_of_arenas")
 bug("layer_between_stages", "the layer before a boundary is in no stage",
     "task/training.c:plan_work", "first_layer(t, c, in_model + 1),",
     "first_layer(t, c, in_model + 1) - (MUTANT && in_model == 0 && p->stages > 1),",

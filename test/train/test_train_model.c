@@ -93,6 +93,7 @@ static const int64_t part[PARTS + 1] = { 0, 3, 7, 8, 9, 13, 14, 21, 22, TOKENS }
 
 struct world {
 	struct tr_backend *be;
+	struct tr_arenas arenas;
 	struct tr_model *m;
 	float *leaf[LEAVES];
 	int64_t items;
@@ -113,7 +114,9 @@ static void open_world(struct world *w)
 	CHECK_RC(read_config(&c, tiny, &err), 0, &err);
 	CHECK_RC(tr_isa_find(&isa, "auto", &err), 0, &err);
 	CHECK_RC(tr_backend_cpu(&w->be, isa, &err), 0, &err);
-	CHECK_RC(tr_model_new(&w->m, &c, w->be, &tp, NULL, SEQS, 7, &err), 0, &err);
+	w->arenas = (struct tr_arenas){ .be = w->be };
+	CHECK_RC(tr_model_new(&w->m, &c, &w->arenas, &tp, NULL, SEQS, 7, &err), 0, &err);
+	CHECK_RC(tr_arenas_allocate(&w->arenas, &err), 0, &err);
 	tr_registry_draw(tr_model_registry(w->m), tr_model_weights(w->m), 3, 0.3);
 	w->items = tr_model_registry(w->m)->gradients;
 	for (int i = 0; i < LEAVES; i++)
@@ -125,6 +128,7 @@ static void close_world(struct world *w)
 	for (int i = 0; i < LEAVES; i++)
 		w->be->release(w->be, w->leaf[i]);
 	tr_model_free(w->m);
+	tr_arenas_release(&w->arenas);
 	tr_backend_free(w->be);
 }
 

@@ -264,7 +264,7 @@ struct stage {
 };
 
 static int reduce(struct stage *s, struct tr_registry *reg, struct tr_mesh *mesh,
-		  struct tr_backend **be, struct tr_leafgrads **lg)
+		  struct tr_arenas *a, struct tr_leafgrads **lg)
 {
 	const struct tr_param *p = &reg->param[reg->shared];
 	const struct tr_isa *isa;
@@ -272,9 +272,11 @@ static int reduce(struct stage *s, struct tr_registry *reg, struct tr_mesh *mesh
 	int rc = tr_isa_find(&isa, "auto", &s->err);
 
 	if (rc == 0)
-		rc = tr_backend_cpu(be, isa, &s->err);
+		rc = tr_backend_cpu(&a->be, isa, &s->err);
 	if (rc == 0)
-		rc = tr_leafgrads_new(lg, reg, *be, mesh, NULL, 2, &s->err);
+		rc = tr_leafgrads_new(lg, reg, a, mesh, NULL, 2, 2, &s->err);
+	if (rc == 0)
+		rc = tr_arenas_allocate(a, &s->err);
 	for (int leaf = 0; rc == 0 && leaf < 2; leaf++) {
 		float *x = tr_leafgrads_of(*lg, leaf);
 
@@ -297,16 +299,17 @@ static void *reduce_in_stage(void *arg)
 {
 	struct stage *s = arg;
 	struct tr_leafgrads *lg = NULL;
-	struct tr_backend *be = NULL;
+	struct tr_arenas arenas = { .be = NULL };
 	struct tr_registry reg;
 	struct tr_mesh mesh;
 
 	make_stage(&reg, s->g.rank, 1, 1, 0);
 	s->rc = tr_mesh_make(&mesh, &s->g, 1, 1, 2, &s->err);
 	if (s->rc == 0)
-		s->rc = reduce(s, &reg, &mesh, &be, &lg);
+		s->rc = reduce(s, &reg, &mesh, &arenas, &lg);
 	tr_leafgrads_free(lg);
-	tr_backend_free(be);
+	tr_arenas_release(&arenas);
+	tr_backend_free(arenas.be);
 	tr_mesh_release(&mesh);
 	tr_registry_release(&reg);
 	return NULL;

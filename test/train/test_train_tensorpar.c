@@ -39,6 +39,7 @@ struct rank {
 struct step {
 	struct tr_mesh mesh;
 	struct tr_backend *be;
+	struct tr_arenas arenas;
 	struct tr_model *m;
 	struct tr_leafgrads *lg;
 	float *grad;
@@ -66,11 +67,14 @@ static int open_step(struct step *s, const struct rank *r, struct tr_error *err)
 		rc = tr_isa_find(&isa, r->of.isa, err);
 	if (rc == 0)
 		rc = tr_backend_cpu(&s->be, isa, err);
+	s->arenas.be = s->be;
 	if (rc == 0)
-		rc = tr_model_new(&s->m, &c, s->be, &tp, &parts, SEQS, SEQ, err);
+		rc = tr_model_new(&s->m, &c, &s->arenas, &tp, &parts, SEQS, SEQ, err);
 	if (rc == 0)
-		rc = tr_leafgrads_new(&s->lg, tr_model_registry(s->m), s->be, &s->mesh, NULL, 2,
-				      err);
+		rc = tr_leafgrads_new(&s->lg, tr_model_registry(s->m), &s->arenas, &s->mesh, NULL,
+				      2, 2, err);
+	if (rc == 0)
+		rc = tr_arenas_allocate(&s->arenas, err);
 	if (rc == 0)
 		tr_registry_draw(tr_model_registry(s->m), tr_model_weights(s->m), 3, 0.3);
 	return rc;
@@ -80,6 +84,7 @@ static void close_step(struct step *s)
 {
 	tr_leafgrads_free(s->lg);
 	tr_model_free(s->m);
+	tr_arenas_release(&s->arenas);
 	tr_backend_free(s->be);
 	tr_mesh_release(&s->mesh);
 }
@@ -275,16 +280,7 @@ TEST(ranks_with_several_nodes_and_pieces_with_several_parts_have_the_same_bits)
 
 /* ---- memory ---- */
 
-static int64_t allocated;               /* by a back end; no other thread runs */
-static void *(*alloc_cpu)(struct tr_backend *be, size_t items);
-
-static void *count_alloc(struct tr_backend *be, size_t items)
-{
-	allocated += (int64_t)items;
-	return alloc_cpu(be, items);
-}
-
-/* Returns the floats that rank 1 of n allocates for a model, and sets *weights to those of its
+/* Returns the floats that rank 1 of n needs for a model, and sets *weights to those of its
  * weights. */
 static int64_t memory_of(int n, int sp, int recompute, int64_t seqs, int64_t *weights)
 {
@@ -295,23 +291,20 @@ static int64_t memory_of(int n, int sp, int recompute, int64_t seqs, int64_t *we
 	const struct tr_tensorpar_opts tp = { &ranks, 4, sp };
 	const struct tr_part all = { 0, 8, 1 };
 	const struct tr_parts parts = { 1, &all, recompute };
+	struct tr_arenas a = { .be = NULL };
 	struct tr_model_config c;
-	const struct tr_isa *isa;
-	struct tr_backend *be;
 	struct tr_model *m;
 	struct tr_error err;
+	int64_t items = 0;
 
 	CHECK_RC(tr_model_config_read(&c, text, strlen(text), "config.json", &err), 0, &err);
-	CHECK_RC(tr_isa_find(&isa, "auto", &err), 0, &err);
-	CHECK_RC(tr_backend_cpu(&be, isa, &err), 0, &err);
-	alloc_cpu = be->alloc;
-	be->alloc = count_alloc;
-	allocated = 0;
-	CHECK_RC(tr_model_new(&m, &c, be, &tp, &parts, seqs, 64, &err), 0, &err);
+	CHECK_RC(tr_model_new(&m, &c, &a, &tp, &parts, seqs, 64, &err), 0, &err);
 	*weights = tr_model_registry(m)->weights;
+	for (int kind = 0; kind < TR_MEMORY_KINDS; kind++)
+		items += a.items[kind];
 	tr_model_free(m);
-	tr_backend_free(be);
-	return allocated;
+	tr_arenas_release(&a);
+	return items;
 }
 
 /* `more` is the memory that one more token needs: on one rank, on one of four, and on one of four
@@ -386,14 +379,16 @@ TEST(all_leaves_of_a_rank_may_be_open_at_once)
 	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto", 0, 0 };
 	struct rank r = { .of = of };
 	struct step s = { .m = NULL };
+	struct tr_arenas a = { .be = NULL };
 	struct tr_error err;
 
 	tr_ranks_alone(&r.all);
 	CHECK_RC(open_step(&s, &r, &err), 0, &err);
 	tr_leafgrads_free(s.lg);
-	CHECK_RC(tr_leafgrads_new(&s.lg, tr_model_registry(s.m), s.be, &s.mesh, NULL, LEAVES,
-				  &err), 0,
-		 &err);
+	a.be = s.be;
+	CHECK_RC(tr_leafgrads_new(&s.lg, tr_model_registry(s.m), &a, &s.mesh, NULL, LEAVES, 0,
+				  &err), 0, &err);
+	CHECK_RC(tr_arenas_allocate(&a, &err), 0, &err);
 	for (int step = 0; step < 2; step++) {
 		for (int i = 0; i < LEAVES; i++) {
 			float *leaf = tr_leafgrads_of(s.lg, i);
@@ -405,6 +400,8 @@ TEST(all_leaves_of_a_rank_may_be_open_at_once)
 		CHECK_RC(tr_leafgrads_reduce(s.lg, &s.grad, &err), 0, &err);
 		CHECK(s.grad[3] == LEAVES * (LEAVES - 1) / 2);
 	}
+	CHECK_INT(tr_leafgrads_used(s.lg), LEAVES);
+	tr_arenas_release(&a);
 	close_step(&s);
 }
 

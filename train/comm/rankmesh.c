@@ -21,6 +21,13 @@ int tr_mesh_make(struct tr_mesh *m, const struct tr_ranks *all, int dp, int tp, 
 	return rc;
 }
 
+void tr_mesh_plan(struct tr_mesh *m, int rank, int dp, int tp, int pp)
+{
+	*m = (struct tr_mesh){ .tp = { .rank = rank % tp, .n = tp },
+			       .pp = { .rank = rank / tp % pp, .n = pp },
+			       .dp = { .rank = rank / (tp * pp), .n = dp } };
+}
+
 void tr_mesh_release(struct tr_mesh *m)
 {
 	tr_ranks_free(&m->line);

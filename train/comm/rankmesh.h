@@ -16,5 +16,8 @@ struct tr_mesh {
 /* Makes the groups. dp * tp * pp is the number of ranks. [collective] */
 int tr_mesh_make(struct tr_mesh *m, const struct tr_ranks *all, int dp, int tp, int pp,
 		 struct tr_error *err);
+/* Sets the number of a rank in each group, and the numbers of their ranks: for plans, in which
+ * nothing is exchanged. [local] */
+void tr_mesh_plan(struct tr_mesh *m, int rank, int dp, int tp, int pp);
 void tr_mesh_release(struct tr_mesh *m);
 #endif

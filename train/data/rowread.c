@@ -4,22 +4,39 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+/* Allocates an array of zeros. */
+static void *new_array(struct tr_batch *b, size_t n, size_t size)
+{
+	void *a = calloc(n, size);
+
+	b->bytes += a ? (int64_t)(n * size) : 0;
+	return a;
+}
+
+int64_t tr_batch_bytes(int64_t seqs_max, int64_t seq)
+{
+	int64_t n = seqs_max * seq, wide = sizeof(int64_t), narrow = sizeof(int32_t);
+
+	return 2 * wide * (seqs_max + 1) - wide + n * (wide + 4 * narrow) + wide +
+		(seq + 1) * (wide + narrow + 1);
+}
+
 int tr_batch_init(struct tr_batch *b, int64_t seqs_max, int64_t seq, int documents,
 		  struct tr_error *err)
 {
 	size_t seqs = (size_t)seqs_max, n = seqs * (size_t)seq;
 
 	*b = (struct tr_batch){ .seqs_max = seqs_max, .seq = seq, .documents = documents };
-	b->begin = calloc(seqs + 1, sizeof(*b->begin));
-	b->sample = calloc(seqs, sizeof(*b->sample));
-	b->part = calloc(n + 1, sizeof(*b->part));
-	b->document = calloc((size_t)seq + 1, sizeof(*b->document));
-	b->token = calloc(n, sizeof(*b->token));
-	b->target = calloc(n, sizeof(*b->target));
-	b->position = calloc(n, sizeof(*b->position));
-	b->weight = calloc(n, sizeof(*b->weight));
-	b->read = calloc((size_t)seq + 1, sizeof(*b->read));
-	b->mask = calloc((size_t)seq + 1, 1);
+	b->begin = new_array(b, seqs + 1, sizeof(*b->begin));
+	b->sample = new_array(b, seqs, sizeof(*b->sample));
+	b->part = new_array(b, n + 1, sizeof(*b->part));
+	b->document = new_array(b, (size_t)seq + 1, sizeof(*b->document));
+	b->token = new_array(b, n, sizeof(*b->token));
+	b->target = new_array(b, n, sizeof(*b->target));
+	b->position = new_array(b, n, sizeof(*b->position));
+	b->weight = new_array(b, n, sizeof(*b->weight));
+	b->read = new_array(b, (size_t)seq + 1, sizeof(*b->read));
+	b->mask = new_array(b, (size_t)seq + 1, 1);
 	if (b->begin && b->sample && b->part && b->document && b->token && b->target &&
 	    b->position && b->weight && b->read && b->mask)
 		return 0;

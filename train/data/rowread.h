@@ -17,7 +17,10 @@ struct tr_batch {
 	int64_t *document;
 	int32_t *read;
 	uint8_t *mask;
+	int64_t bytes;                  /* of all arrays */
 };
+/* Returns the bytes of the arrays of a batch. */
+int64_t tr_batch_bytes(int64_t seqs_max, int64_t seq);
 
 int tr_batch_init(struct tr_batch *b, int64_t seqs_max, int64_t seq, int documents,
 		  struct tr_error *err);

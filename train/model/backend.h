@@ -121,6 +121,7 @@ struct tr_backend {
 			 int64_t last, float *logits, struct tr_span has, const float *max,
 			 const float *sum, double scale);
 
+	int64_t workspace;              /* bytes that it has allocated for itself */
 	int64_t gemm_ns;                /* time in products, since the caller set it to 0 */
 	const struct tr_isa *isa;       /* the kernels of the CPU */
 	void *own;                      /* what this kind of device needs */
@@ -128,6 +129,8 @@ struct tr_backend {
 /* Makes the back end of one core. */
 int tr_backend_cpu(struct tr_backend **be, const struct tr_isa *isa, struct tr_error *err);
 void tr_backend_free(struct tr_backend *be);
+/* Returns the workspace of that back end. */
+int64_t tr_backend_cpu_workspace(void);
 /* Returns the floats of scratch that attention needs for sequences of at most n tokens. */
 int64_t tr_attention_scratch(int64_t n);
 

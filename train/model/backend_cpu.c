@@ -386,6 +386,11 @@ static void cpu_free(struct tr_backend *be)
 	free(be);
 }
 
+int64_t tr_backend_cpu_workspace(void)
+{
+	return TR_GEMM_WORK * (int64_t)sizeof(float);
+}
+
 int tr_backend_cpu(struct tr_backend **be, const struct tr_isa *isa, struct tr_error *err)
 {
 	struct tr_backend *b = calloc(1, sizeof(*b));
@@ -406,8 +411,8 @@ int tr_backend_cpu(struct tr_backend **be, const struct tr_isa *isa, struct tr_e
 		.embed = cpu_embed,
 		.embed_bwd = cpu_embed_bwd, .xent_max = cpu_xent_max, .xent_sum = cpu_xent_sum,
 		.xent_hit = cpu_xent_hit, .xent_loss = cpu_xent_loss, .xent_bwd = cpu_xent_bwd,
-		.isa = isa, .own = cpu };
-	cpu->work = cpu_alloc(b, (size_t)TR_GEMM_WORK);
+		.isa = isa, .own = cpu, .workspace = tr_backend_cpu_workspace() };
+	cpu->work = cpu_alloc(b, (size_t)b->workspace / sizeof(float));
 	if (!cpu->work) {
 		cpu_free(b);
 		return tr_fail(err, TR_ENOMEM, "no memory for the workspace of the CPU");

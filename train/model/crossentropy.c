@@ -5,30 +5,16 @@
 
 #include "leafsum.h"
 
-int tr_crossentropy_init(struct tr_crossentropy *x, struct tr_tensorpar *tp,
-			 const struct tr_registry *reg, int64_t rows_max, struct tr_error *err)
+void tr_crossentropy_init(struct tr_crossentropy *x, struct tr_tensorpar *tp,
+			  const struct tr_registry *reg, int64_t rows_max, struct tr_arenas *a)
 {
 	const struct tr_param *head = &reg->param[reg->head];
-	float *at;
 
 	*x = (struct tr_crossentropy){ .tp = tp, .reg = reg, .head = head,
 		.has = { head->start[0], head->start[0] + head->count[0] } };
-	x->memory = tp->be->alloc(tp->be, (size_t)(rows_max * (tp->ranks->n + 1 +
-							       2 * (int64_t)tp->nodes)));
-	if (!x->memory)
-		return tr_fail(err, TR_ENOMEM, "no memory for the loss; use a smaller micro-batch");
-	x->max = x->memory;
-	at = x->memory + rows_max * (tp->ranks->n + 1);
-	for (int i = 0; i < tp->nodes; i++, at += 2 * rows_max)
-		x->node[i] = at;
-	return 0;
-}
-
-void tr_crossentropy_release(struct tr_crossentropy *x)
-{
-	if (x->tp)
-		x->tp->be->release(x->tp->be, x->memory);
-	*x = (struct tr_crossentropy){ .tp = NULL };
+	tr_arena_ask(a, TR_BUFFERS, rows_max * (tp->ranks->n + 1), &x->max);
+	for (int i = 0; i < tp->nodes; i++)
+		tr_arena_ask(a, TR_BUFFERS, 2 * rows_max, &x->node[i]);
 }
 
 /* Sets x->max to the largest logits over all ranks. No order of the ranks changes them. */

@@ -13,12 +13,11 @@ struct tr_crossentropy {
 	 * logits that it has. node[i]: the sum of exponentials of each row over node i of this
 	 * rank; behind these the logits of the targets. */
 	float *max, *node[TR_TREE_NODES_MAX];
-	float *memory;                  /* owned */
 };
-/* rows_max  largest number of rows in a call */
-int tr_crossentropy_init(struct tr_crossentropy *x, struct tr_tensorpar *tp,
-			 const struct tr_registry *reg, int64_t rows_max, struct tr_error *err);
-void tr_crossentropy_release(struct tr_crossentropy *x);
+/* rows_max  largest number of rows in a call
+ * a         gives the memory */
+void tr_crossentropy_init(struct tr_crossentropy *x, struct tr_tensorpar *tp,
+			  const struct tr_registry *reg, int64_t rows_max, struct tr_arenas *a);
 /* Computes the losses of rows [first, last) from their logits; that of a masked row is 0. With grad
  * the gradients of weight * scale * loss are written over the logits. [collective] */
 int tr_crossentropy(struct tr_crossentropy *x, const struct tr_rows *rows, int64_t first,

@@ -37,13 +37,13 @@ struct tr_model {
 	int64_t tokens_max, seq_max, local_max;
 	float *w;
 	float *cosine, *sine;           /* [seq_max, head_size / 2] */
+	int has_tables;                 /* they are filled */
 	struct range *part;
 	int parts;
 	/* If layers are computed again, each keeps its x only. The other activations of the layer
 	 * that is being computed are here. */
 	int recompute;
 	struct kept again;
-	float *memory;                  /* of all activations and tables; owned */
 	float *hidden, *dhidden;
 	/* Scratch: the output of a norm (xn), gradients of it (dxn) and of the residual stream
 	 * (dx), which are local rows; two buffers that are as wide as the MLP, and gradients of q,
@@ -139,53 +139,43 @@ static void fill_tables(struct tr_model *m)
 			m->sine[p * half + i] = (float)s;
 		}
 	}
+	m->has_tables = 1;
 }
 
-/* Pieces of one allocation are handed out in order, each aligned to a vector. If memory is NULL
- * they are only counted. */
-struct carving {
-	float *memory;
-	int64_t used;
-};
-#define CARVED_MAX ((int64_t)1 << 60)   /* more than any memory: counting stops there */
-
-static float *carve(struct carving *c, int64_t items)
+static void ask(struct tr_arenas *a, float **at, int64_t items)
 {
-	float *at = c->memory ? c->memory + c->used : NULL;
-
-	c->used = items < CARVED_MAX - c->used ? c->used + (items + 15) / 16 * 16 : CARVED_MAX;
-	return at;
+	tr_arena_ask(a, TR_ACTIVATIONS, items, at);
 }
 
 /* Everything but x, which is the output of the layer before. */
-static void carve_layer(struct carving *v, const struct tr_model *m, struct kept *k)
+static void ask_for_layer(struct tr_arenas *a, const struct tr_model *m, struct kept *k)
 {
 	const struct own *own = &m->own;
 	int64_t n = m->tokens_max;
 
-	k->root1 = carve(v, m->local_max);
-	k->q = carve(v, n * own->q);
-	k->k = carve(v, n * own->kv);
-	k->v = carve(v, n * own->kv);
-	k->stat = carve(v, n * own->heads * 2);
-	k->o = carve(v, n * own->q);
-	k->mid = carve(v, m->local_max * m->c.hidden);
-	k->root2 = carve(v, m->local_max);
-	k->gate = carve(v, n * own->ffn);
-	k->up = carve(v, n * own->ffn);
+	ask(a, &k->root1, m->local_max);
+	ask(a, &k->q, n * own->q);
+	ask(a, &k->k, n * own->kv);
+	ask(a, &k->v, n * own->kv);
+	ask(a, &k->stat, n * own->heads * 2);
+	ask(a, &k->o, n * own->q);
+	ask(a, &k->mid, m->local_max * m->c.hidden);
+	ask(a, &k->root2, m->local_max);
+	ask(a, &k->gate, n * own->ffn);
+	ask(a, &k->up, n * own->ffn);
 }
 
-static void carve_part(struct carving *v, const struct tr_model *m, const struct range *r)
+static void ask_for_part(struct tr_arenas *a, const struct tr_model *m, const struct range *r)
 {
 	for (int s = 0; s < r->slots; s++) {
 		for (int64_t l = r->from; l <= r->to; l++) {
 			struct kept *k = kept_at(r, s, l);
 
-			k->x = carve(v, m->local_max * m->c.hidden);
+			ask(a, &k->x, m->local_max * m->c.hidden);
 			if (l == r->to)
-				k->root1 = carve(v, m->local_max);
+				ask(a, &k->root1, m->local_max);
 			else if (!m->recompute)
-				carve_layer(v, m, k);
+				ask_for_layer(a, m, k);
 		}
 	}
 }
@@ -199,8 +189,8 @@ static int64_t logits_rows(const struct tr_model *m)
 	return rows < m->tokens_max ? rows : m->tokens_max;
 }
 
-/* Lays the activations out, or counts them if v->memory is NULL. `m` has all sizes. */
-static void carve_all(struct carving *v, struct tr_model *m)
+/* Asks for all memory. `m` has all sizes. */
+static void ask_for_all(struct tr_arenas *a, struct tr_model *m)
 {
 	const struct tr_model_config *c = &m->c;
 	const struct own *own = &m->own;
@@ -208,25 +198,26 @@ static void carve_all(struct carving *v, struct tr_model *m)
 	int64_t wide = own->ffn > own->q ? own->ffn : own->q;
 
 	for (int i = 0; i < m->parts; i++)
-		carve_part(v, m, &m->part[i]);
+		ask_for_part(a, m, &m->part[i]);
 	if (m->recompute)
-		carve_layer(v, m, &m->again);
+		ask_for_layer(a, m, &m->again);
 	if (m->reg.head >= 0) {
-		m->hidden = carve(v, local);
-		m->dhidden = carve(v, local);
-		m->logits = carve(v, m->logits_rows * (own->vocab.to - own->vocab.from));
+		ask(a, &m->hidden, local);
+		ask(a, &m->dhidden, local);
+		ask(a, &m->logits, m->logits_rows * (own->vocab.to - own->vocab.from));
 	}
-	m->xn = carve(v, local);
-	m->dxn = carve(v, local);
-	m->dx = carve(v, local);
-	m->wide = carve(v, n * wide);
-	m->dwide = carve(v, n * wide);
-	m->dq = carve(v, n * own->q);
-	m->dk = carve(v, n * own->kv);
-	m->dv = carve(v, n * own->kv);
-	m->attention = carve(v, tr_attention_scratch(m->seq_max));
-	m->cosine = carve(v, m->seq_max * c->head_size / 2);
-	m->sine = carve(v, m->seq_max * c->head_size / 2);
+	ask(a, &m->xn, local);
+	ask(a, &m->dxn, local);
+	ask(a, &m->dx, local);
+	ask(a, &m->wide, n * wide);
+	ask(a, &m->dwide, n * wide);
+	ask(a, &m->dq, n * own->q);
+	ask(a, &m->dk, n * own->kv);
+	ask(a, &m->dv, n * own->kv);
+	tr_arena_ask(a, TR_PARAMS, m->reg.weights, &m->w);
+	tr_arena_ask(a, TR_BUFFERS, tr_attention_scratch(m->seq_max), &m->attention);
+	tr_arena_ask(a, TR_BUFFERS, m->seq_max * c->head_size / 2, &m->cosine);
+	tr_arena_ask(a, TR_BUFFERS, m->seq_max * c->head_size / 2, &m->sine);
 }
 
 static struct own own_of(const struct tr_model *m)
@@ -264,12 +255,10 @@ static int make_parts(struct tr_model *m, const struct tr_parts *parts, struct t
 }
 
 /* Makes what needs memory. `m` has the sizes of a call. */
-static int make_model(struct tr_model *m, const struct tr_tensorpar_opts *tp,
+static int make_model(struct tr_model *m, struct tr_arenas *a, const struct tr_tensorpar_opts *tp,
 		      const struct tr_parts *parts, int64_t seqs_max, struct tr_error *err)
 {
-	struct carving v = { .memory = NULL };
-	struct tr_backend *be = m->be;
-	int rc = tr_tensorpar_init(&m->tp, tp, be, m->c.hidden, m->tokens_max, err);
+	int rc = tr_tensorpar_init(&m->tp, tp, a, m->c.hidden, m->tokens_max, err);
 
 	if (rc == 0)
 		rc = tr_registry_make(&m->reg, &m->c, parts, &m->tp.pieces, &m->tp.tokens, err);
@@ -281,21 +270,13 @@ static int make_model(struct tr_model *m, const struct tr_tensorpar_opts *tp,
 	m->local_max = m->tp.sp ? seqs_max * ((m->seq_max + tp->ranks->n - 1) / tp->ranks->n) :
 		m->tokens_max;
 	m->logits_rows = logits_rows(m);
-	carve_all(&v, m);
-	m->w = be->alloc(be, (size_t)m->reg.weights);
-	m->memory = be->alloc(be, (size_t)v.used);
-	if (!m->w || !m->memory)
-		return tr_fail(err, TR_ENOMEM, "no memory for the weights and activations of the "
-			       "model; use a smaller micro-batch");
-	v = (struct carving){ .memory = m->memory };
-	carve_all(&v, m);
-	fill_tables(m);
-	if (m->reg.head < 0)
-		return 0;
-	return tr_crossentropy_init(&m->xent, &m->tp, &m->reg, m->logits_rows, err);
+	ask_for_all(a, m);
+	if (m->reg.head >= 0)
+		tr_crossentropy_init(&m->xent, &m->tp, &m->reg, m->logits_rows, a);
+	return 0;
 }
 
-int tr_model_new(struct tr_model **model, const struct tr_model_config *c, struct tr_backend *be,
+int tr_model_new(struct tr_model **model, const struct tr_model_config *c, struct tr_arenas *a,
 		 const struct tr_tensorpar_opts *tp, const struct tr_parts *parts, int64_t seqs_max,
 		 int64_t seq_max, struct tr_error *err)
 {
@@ -306,9 +287,9 @@ int tr_model_new(struct tr_model **model, const struct tr_model_config *c, struc
 
 	if (!m)
 		return tr_fail(err, TR_ENOMEM, "no memory for a model");
-	*m = (struct tr_model){ .c = *c, .be = be, .tokens_max = seqs_max * seq_max,
+	*m = (struct tr_model){ .c = *c, .be = a->be, .tokens_max = seqs_max * seq_max,
 				.seq_max = seq_max };
-	rc = make_model(m, tp, parts ? parts : &whole, seqs_max, err);
+	rc = make_model(m, a, tp, parts ? parts : &whole, seqs_max, err);
 	if (rc < 0)
 		tr_model_free(m);
 	else
@@ -320,14 +301,11 @@ void tr_model_free(struct tr_model *m)
 {
 	if (!m)
 		return;
-	m->be->release(m->be, m->w);
-	m->be->release(m->be, m->memory);
 	for (int i = 0; i < m->parts; i++) {
 		free(m->part[i].kept);
 		free(m->part[i].end);
 	}
 	free(m->part);
-	tr_crossentropy_release(&m->xent);
 	tr_tensorpar_release(&m->tp);
 	tr_registry_release(&m->reg);
 	free(m);
@@ -485,6 +463,8 @@ int tr_model_forward(struct tr_model *m, int part, int slot, const struct tr_row
 	struct kept k = kept_of(m, r, slot, r->from);
 	int rc = 0;
 
+	if (!m->has_tables)
+		fill_tables(m);
 	tr_tensorpar_begin(&m->tp, rows);
 	if (r->from == 0)
 		rc = tr_embed_rows(&m->tp, rows, m->own.vocab,

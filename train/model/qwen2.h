@@ -6,16 +6,18 @@
  * rows. A process may have several models. */
 #ifndef QWEN2_H
 #define QWEN2_H
+#include "arenas.h"
 #include "tensorpar.h"
 
 struct tr_model;
 
 /* Makes a model. Its weights are zero.
+ * a         gives its memory, and must be allocated before the calls below
  * tp        the group of tensor parallelism, and the pieces
  * parts     those of this rank; NULL: the whole model, with one slot
  * seqs_max  largest number of sequences in a call
  * seq_max   largest number of tokens in a sequence */
-int tr_model_new(struct tr_model **model, const struct tr_model_config *c, struct tr_backend *be,
+int tr_model_new(struct tr_model **model, const struct tr_model_config *c, struct tr_arenas *a,
 		 const struct tr_tensorpar_opts *tp, const struct tr_parts *parts, int64_t seqs_max,
 		 int64_t seq_max, struct tr_error *err);
 void tr_model_free(struct tr_model *m);

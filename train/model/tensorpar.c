@@ -50,57 +50,47 @@ static int depth_of(int n)
 
 /* ---- memory ---- */
 
-static int allocate(struct tr_tensorpar *tp, int64_t tokens_max)
+static void ask_for_sums(struct tr_tensorpar *tp, struct tr_arenas *a, int64_t tokens_max)
 {
-	size_t whole = (size_t)(tokens_max * tp->size), block = (size_t)(tp->block * tp->size);
-	size_t ranks = (size_t)tp->ranks->n;
-	int depth = depth_of(tp->pieces.to - tp->pieces.from), good = 1;
+	int64_t whole = tokens_max * tp->size, block = tp->block * tp->size;
+	int depth = depth_of(tp->pieces.to - tp->pieces.from);
 
 	for (int i = tp->sp ? 0 : 1; i < tp->nodes; i++)
-		good &= (tp->node[i] = tp->be->alloc(tp->be, whole)) != NULL;
+		tr_arena_ask(a, TR_BUFFERS, whole, &tp->node[i]);
 	for (int i = 0; i < depth; i++)
-		good &= (tp->scratch[i] = tp->be->alloc(tp->be, block)) != NULL;
+		tr_arena_ask(a, TR_BUFFERS, block, &tp->scratch[i]);
 	if (tp->sp) {
-		tp->one = tp->be->alloc(tp->be, block);
-		tp->whole = tp->be->alloc(tp->be, whole);
-		good &= tp->one && tp->whole;
+		tr_arena_ask(a, TR_BUFFERS, block, &tp->one);
+		tr_arena_ask(a, TR_BUFFERS, whole, &tp->whole);
 	}
-	tp->cut = calloc(ranks + 1, sizeof(*tp->cut));
-	tp->place = calloc(ranks, sizeof(*tp->place));
-	return good && tp->cut && tp->place;
 }
 
 int tr_tensorpar_init(struct tr_tensorpar *tp, const struct tr_tensorpar_opts *o,
-		      struct tr_backend *be, int64_t size, int64_t tokens_max,
-		      struct tr_error *err)
+		      struct tr_arenas *a, int64_t size, int64_t tokens_max, struct tr_error *err)
 {
+	size_t ranks = (size_t)o->ranks->n;
 	struct tr_pieces own = { .n = o->pieces };
 	int adds;
 
 	tr_leaves_of(o->ranks, o->pieces, &own.from, &own.to);
 	adds = own.to - own.from > 1;
-	*tp = (struct tr_tensorpar){ .be = be, .ranks = o->ranks, .pieces = own, .size = size,
+	*tp = (struct tr_tensorpar){ .be = a->be, .ranks = o->ranks, .pieces = own, .size = size,
 				     .sp = o->sp && o->ranks->n > 1 };
 	tp->tokens = tp->sp ? own : (struct tr_pieces){ own.n, 0, own.n };
 	tp->block = adds || tp->sp ? least(BLOCK_ROWS, tokens_max) : tokens_max;
 	tp->nodes = tr_tree_nodes(own.n, own.from, own.to, tp->end);
-	if (allocate(tp, tokens_max))
-		return 0;
-	tr_tensorpar_release(tp);
-	return tr_fail(err, TR_ENOMEM, "no memory to add up pieces of the model; use a smaller "
-		       "micro-batch");
+	tp->cut = calloc(ranks + 1, sizeof(*tp->cut));
+	tp->place = calloc(ranks, sizeof(*tp->place));
+	if (!tp->cut || !tp->place) {
+		tr_tensorpar_release(tp);
+		return tr_fail(err, TR_ENOMEM, "no memory to add up pieces of the model");
+	}
+	ask_for_sums(tp, a, tokens_max);
+	return 0;
 }
 
 void tr_tensorpar_release(struct tr_tensorpar *tp)
 {
-	if (!tp->be)
-		return;
-	for (int i = 0; i < TR_TREE_NODES_MAX; i++)
-		tp->be->release(tp->be, tp->node[i]);
-	for (int i = 0; i < TR_TREE_DEPTH_MAX; i++)
-		tp->be->release(tp->be, tp->scratch[i]);
-	tp->be->release(tp->be, tp->one);
-	tp->be->release(tp->be, tp->whole);
 	free(tp->cut);
 	free(tp->place);
 	*tp = (struct tr_tensorpar){ .be = NULL };

@@ -9,7 +9,7 @@
  * all rows. */
 #ifndef TENSORPAR_H
 #define TENSORPAR_H
-#include "backend.h"
+#include "arenas.h"
 #include "ranks.h"
 #include "registry.h"
 
@@ -46,9 +46,10 @@ struct tr_term {
 	int back;                       /* 0: x w^T. 1: dy w */
 };
 
-/* tokens_max  largest number of tokens in a call */
+/* a           gives the memory
+ * tokens_max  largest number of tokens in a call */
 int tr_tensorpar_init(struct tr_tensorpar *tp, const struct tr_tensorpar_opts *o,
-		      struct tr_backend *be, int64_t size, int64_t tokens_max,
+		      struct tr_arenas *a, int64_t size, int64_t tokens_max,
 		      struct tr_error *err);
 void tr_tensorpar_release(struct tr_tensorpar *tp);
 /* Begins a call of the model: sets tp->local. */

@@ -21,8 +21,9 @@ struct tr_leafgrads {
 	 * there are never more buffers than leaves of this rank. */
 	struct node *node;
 	int closed, n;
-	float **spare;
-	int spare_n;
+	float **spare;                  /* buffers that no node has */
+	int spare_n, buffers;
+	int used;                       /* the most buffers that nodes have had at once */
 	/* [2 * stages], and the gradient of the shared parameter in the other stage. */
 	struct tr_piece *pieces;
 	float *other;
@@ -30,17 +31,30 @@ struct tr_leafgrads {
 	int done;                       /* the sum was made: the next leaf begins a step */
 };
 
+static void ask_for_buffers(struct tr_leafgrads *g, struct tr_arenas *a)
+{
+	struct tr_span own;
+
+	for (int i = 0; i < g->buffers; i++)
+		tr_arena_ask(a, TR_GRADS, g->reg->gradients, &g->spare[i]);
+	g->spare_n = g->buffers;
+	if (g->reg->shared < 0)
+		return;
+	tr_shares_of(g->shares, &g->reg->param[g->reg->shared], &own);
+	tr_arena_ask(a, TR_BUFFERS, own.to - own.from, &g->other);
+}
+
 int tr_leafgrads_new(struct tr_leafgrads **lg, const struct tr_registry *reg,
-		     struct tr_backend *be, const struct tr_mesh *mesh,
-		     const struct tr_shares *shares, int leaves, struct tr_error *err)
+		     struct tr_arenas *a, const struct tr_mesh *mesh,
+		     const struct tr_shares *shares, int leaves, int buffers,
+		     struct tr_error *err)
 {
 	struct tr_leafgrads *g = calloc(1, sizeof(*g));
-	struct tr_span own = { 0, 0 };
 
 	if (!g)
 		return tr_fail(err, TR_ENOMEM, "no memory for gradients");
 	g->reg = reg;
-	g->be = be;
+	g->be = a->be;
 	g->mesh = mesh;
 	g->shares = shares;
 	g->leaves = leaves;
@@ -49,14 +63,12 @@ int tr_leafgrads_new(struct tr_leafgrads **lg, const struct tr_registry *reg,
 	g->spare = calloc((size_t)(g->to - g->from), sizeof(*g->spare));
 	g->pieces = calloc(2 * (size_t)mesh->pp.n, sizeof(*g->pieces));
 	g->cut = calloc((size_t)mesh->dp.n + 1, sizeof(*g->cut));
-	if (reg->shared >= 0)
-		tr_shares_of(shares, &reg->param[reg->shared], &own);
-	if (reg->shared >= 0)
-		g->other = be->alloc(be, (size_t)(own.to - own.from));
-	if (!g->node || !g->spare || !g->pieces || !g->cut || (reg->shared >= 0 && !g->other)) {
+	g->buffers = buffers ? buffers : g->to - g->from;
+	if (!g->node || !g->spare || !g->pieces || !g->cut) {
 		tr_leafgrads_free(g);
 		return tr_fail(err, TR_ENOMEM, "no memory for gradients");
 	}
+	ask_for_buffers(g, a);
 	*lg = g;
 	return 0;
 }
@@ -65,11 +77,6 @@ void tr_leafgrads_free(struct tr_leafgrads *lg)
 {
 	if (!lg)
 		return;
-	for (int i = 0; i < lg->n; i++)
-		lg->be->release(lg->be, lg->node[i].grad);
-	for (int i = 0; i < lg->spare_n; i++)
-		lg->be->release(lg->be, lg->spare[i]);
-	lg->be->release(lg->be, lg->other);
 	free(lg->pieces);
 	free(lg->cut);
 	free(lg->node);
@@ -83,6 +90,21 @@ void tr_leafgrads_range(const struct tr_leafgrads *lg, int *from, int *to)
 	*to = lg->to;
 }
 
+/* Adds the second of two nodes to the first one. */
+typedef void merge_fn(struct tr_leafgrads *lg, const struct node *to, const struct node *from);
+
+/* Returns the node of a leaf, which is opened if need be. */
+static struct node *open_leaf(struct tr_leafgrads *lg, int leaf)
+{
+	for (int i = lg->closed; i < lg->n; i++)
+		if (lg->node[i].from == leaf)
+			return &lg->node[i];
+	assert(lg->n < lg->to - lg->from);
+	lg->node[lg->n++] = (struct node){ leaf, leaf + 1, NULL };
+	lg->used = lg->n > lg->used ? lg->n : lg->used;
+	return &lg->node[lg->n - 1];
+}
+
 static void take_back(struct tr_leafgrads *lg, float *grad)
 {
 	lg->spare[lg->spare_n++] = grad;
@@ -90,7 +112,7 @@ static void take_back(struct tr_leafgrads *lg, float *grad)
 
 float *tr_leafgrads_of(struct tr_leafgrads *lg, int leaf)
 {
-	float *grad;
+	struct node *node;
 
 	if (lg->done) {
 		while (lg->n > 0)
@@ -98,21 +120,21 @@ float *tr_leafgrads_of(struct tr_leafgrads *lg, int leaf)
 		lg->closed = 0;
 		lg->done = 0;
 	}
-	for (int i = lg->closed; i < lg->n; i++)
-		if (lg->node[i].from == leaf)
-			return lg->node[i].grad;
-	assert(lg->n < lg->to - lg->from);
-	grad = lg->spare_n ? lg->spare[--lg->spare_n] :
-		lg->be->alloc(lg->be, (size_t)lg->reg->gradients);
-	if (!grad)
-		return NULL;
-	lg->be->zero(lg->be, grad, lg->reg->gradients);
-	lg->node[lg->n++] = (struct node){ leaf, leaf + 1, grad };
-	return grad;
+	node = open_leaf(lg, leaf);
+	if (!node->grad && lg->spare_n) {
+		node->grad = lg->spare[--lg->spare_n];
+		lg->be->zero(lg->be, node->grad, lg->reg->gradients);
+	}
+	return node->grad;
+}
+
+int tr_leafgrads_used(const struct tr_leafgrads *lg)
+{
+	return lg->used;
 }
 
 /* Merges the last two closed nodes while they are the parts of a node. */
-static void merge(struct tr_leafgrads *lg)
+static void merge(struct tr_leafgrads *lg, merge_fn *add)
 {
 	while (lg->closed >= 2) {
 		struct node *a = &lg->node[lg->closed - 2], *b = a + 1;
@@ -120,9 +142,8 @@ static void merge(struct tr_leafgrads *lg)
 		if (!tr_tree_is_node(lg->leaves, a->from, b->to) ||
 		    a->from + tr_tree_left(b->to - a->from) != a->to)
 			return;
-		lg->be->add(lg->be, a->grad, b->grad, lg->reg->gradients);
+		add(lg, a, b);
 		a->to = b->to;
-		take_back(lg, b->grad);
 		for (int i = lg->closed - 1; i + 1 < lg->n; i++)
 			lg->node[i] = lg->node[i + 1];
 		lg->closed--;
@@ -130,12 +151,48 @@ static void merge(struct tr_leafgrads *lg)
 	}
 }
 
-void tr_leafgrads_close(struct tr_leafgrads *lg, int leaf)
+static void close_leaves(struct tr_leafgrads *lg, int leaf, merge_fn *add)
 {
 	while (lg->closed < lg->n && lg->node[lg->closed].from <= leaf) {
 		lg->closed++;
-		merge(lg);
+		merge(lg, add);
 	}
+}
+
+static void add_grads(struct tr_leafgrads *lg, const struct node *to, const struct node *from)
+{
+	lg->be->add(lg->be, to->grad, from->grad, lg->reg->gradients);
+	take_back(lg, from->grad);
+}
+
+void tr_leafgrads_close(struct tr_leafgrads *lg, int leaf)
+{
+	close_leaves(lg, leaf, add_grads);
+}
+
+static void add_nothing(struct tr_leafgrads *lg, const struct node *to, const struct node *from)
+{
+	(void)lg;
+	(void)to;
+	(void)from;
+}
+
+int tr_leafgrads_most(const struct tr_ranks *dp, int leaves, const struct tr_leafuse *use,
+		      int64_t n)
+{
+	struct tr_leafgrads g = { .leaves = leaves };
+
+	tr_leaves_of(dp, leaves, &g.from, &g.to);
+	g.node = calloc((size_t)(g.to - g.from), sizeof(*g.node));
+	if (!g.node)
+		return -1;
+	for (int64_t i = 0; i < n; i++) {
+		for (int leaf = use[i].first; leaf <= use[i].last; leaf++)
+			open_leaf(&g, leaf);
+		close_leaves(&g, use[i].close, add_nothing);
+	}
+	free(g.node);
+	return g.used;
 }
 
 /* Adds up pieces [low, low + n) of the gradients of the norms in place of the first of them, which

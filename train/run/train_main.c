@@ -13,6 +13,7 @@
 #include "dataprep.h"
 #include "ranks_mpi.h"
 #include "trainloop.h"
+#include "trainplan.h"
 
 enum { EXIT_NO = 1, EXIT_TROUBLE = 2, JOBS_MAX = 256, TELL_MS_MAX = 60000 };
 
@@ -27,6 +28,7 @@ static void usage(FILE *to)
 	fputs("usage: mpirun -n RANKS sheaf-train run CONFIG [--KEY VALUE ...] [--json] "
 	      "[--events FILE]\n"
 	      "       sheaf-train run CONFIG [--KEY VALUE ...] --print-config\n"
+	      "       sheaf-train plan CONFIG [--KEY VALUE ...] [--json]\n"
 	      "       sheaf-train data IN... -o FILE [-j N] [--tokenizer bytes]\n", to);
 }
 
@@ -36,10 +38,12 @@ static void help(FILE *to)
 	fputs("\n"
 	      "`run` trains a Qwen2 or Llama model. CONFIG is YAML, a line `KEY: VALUE` for each\n"
 	      "option. A value on the command line overrides that of the file, which overrides\n"
-	      "that of the checkpoint that is resumed, which overrides the default. `data`\n"
-	      "makes a token file from text or JSONL, with a token for each byte, on N threads.\n"
+	      "that of the checkpoint that is resumed, which overrides the default. `plan`\n"
+	      "prints the memory that each rank of the mesh would need, and needs no mpirun.\n"
+	      "`data` makes a token file from text or JSONL, with a token for each byte, on N\n"
+	      "threads.\n"
 	      "\n"
-	      "  --json          write events to stdout, a line of JSON each\n"
+	      "  --json          write events, or the plan, to stdout, a line of JSON each\n"
 	      "  --events FILE   append events to FILE\n"
 	      "  --print-config  print the options as YAML, and exit\n"
 	      "\n"
@@ -208,6 +212,19 @@ static int run(int argc, char **argv)
 	return status;
 }
 
+static int plan(int argc, char **argv)
+{
+	struct command c = { .json = 0 };
+	struct tr_error err = { .rank = -1 };
+	int rc = read_arguments(&c, argc, argv, &err), status;
+
+	if (rc == 0)
+		rc = tr_plan_print(&c.opts, c.json, &err);
+	status = rc < 0 ? complain(&err) : 0;
+	tr_opts_release(&c.opts);
+	return status;
+}
+
 /* ---- data ---- */
 
 /* Takes the option of data at argv[0]. Returns the number of arguments that this took: 0 if it is
@@ -280,6 +297,8 @@ int main(int argc, char **argv)
 {
 	if (argc > 1 && strcmp(argv[1], "run") == 0)
 		return run(argc - 2, argv + 2);
+	if (argc > 1 && strcmp(argv[1], "plan") == 0)
+		return plan(argc - 2, argv + 2);
 	if (argc > 1 && strcmp(argv[1], "data") == 0)
 		return data(argc - 2, argv + 2);
 	if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {

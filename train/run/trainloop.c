@@ -5,15 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "bind.h"
-#include "configread.h"
 #include "itemhash.h"
-#include "lm.h"
-
-enum { EVAL_MICROS = 8 };               /* of each stage, whose rows are sent at once */
+#include "trainplan.h"
 
 struct loop {
 	struct tr_opts *o;
@@ -26,9 +22,7 @@ struct loop {
 	int *source;                    /* which ranks of mesh.line read the data; rowfeed.h */
 	struct tr_lm *lm, *eval;        /* eval: the data of evaluations, or NULL */
 	uint64_t eval_hash;             /* of tr_lm_identify */
-	struct tr_model_config config;
-	char *config_text;              /* config.json */
-	size_t config_n;
+	struct tr_setup setup;
 	char *yaml;                     /* the options */
 	struct tr_progress progress;
 	int64_t blocked_ns;             /* time that saves took, since the last event of a step */
@@ -36,6 +30,7 @@ struct loop {
 	int64_t committed;              /* step of the last one that was committed */
 	struct tr_error unsaved;        /* code ENOSPC: why the last save has failed */
 	int64_t last_eval;              /* step of the last evaluation; -1: none */
+	int told_memory;                /* the events of memory were written */
 	const char *changed[TR_OPTS_MAX + 1];
 };
 
@@ -54,34 +49,6 @@ static void log_line(void *arg, int level, const char *line)
 
 	if (level <= 1 && l->ranks->rank == 0)
 		fprintf(stderr, "sheaf-train: %s\n", line);
-}
-
-static int is_directory(const char *path)
-{
-	struct stat st;
-
-	return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
-static int read_model_config(struct loop *l, struct tr_error *err)
-{
-	char path[4200];
-	int rc;
-
-	snprintf(path, sizeof(path), "%s%s", l->o->model,
-		 is_directory(l->o->model) ? "/config.json" : "");
-	rc = tr_config_read(path, &l->config_text, &l->config_n, err);
-	if (rc == 0)
-		rc = tr_model_config_read(&l->config, l->config_text, l->config_n, path, err);
-	if (rc == 0 && l->o->seq > l->config.positions_max)
-		rc = tr_fail(err, TR_EINVAL, "seq %" PRId64 " is above max_position_embeddings %"
-			     PRId64 " of %s; use a smaller seq", l->o->seq,
-			     l->config.positions_max, path);
-	if (rc == 0 && l->o->init == TR_INIT_MODEL && !is_directory(l->o->model))
-		rc = tr_fail(err, TR_EINVAL, "init model reads weights from the directory of "
-			     "model, and %s is a file; use a Hugging Face directory, or init "
-			     "random", l->o->model);
-	return rc;
 }
 
 /* Finds the checkpoint to resume from. Options that are not set get the values that it was trained
@@ -130,19 +97,6 @@ static int agree_on_options(struct loop *l, struct tr_error *err)
 	return rc;
 }
 
-/* The number of pieces must divide the kv heads, which are not cut themselves. */
-static int check_heads(const struct loop *l, struct tr_error *err)
-{
-	const struct tr_opts *o = l->o;
-	int64_t pieces = o->virtual.dp ? o->virtual.tp : o->mesh.tp;
-
-	if (l->config.kv_heads % pieces == 0)
-		return 0;
-	return tr_fail(err, TR_EINVAL, "%s tp=%" PRId64 " does not divide num_key_value_heads %"
-		       PRId64 " of model %s; use another tp", o->virtual.dp ? "virtual" : "mesh",
-		       pieces, l->config.kv_heads, o->model);
-}
-
 static int make_backend(struct loop *l, struct tr_error *err)
 {
 	const struct tr_isa *isa;
@@ -160,26 +114,6 @@ static int make_backend(struct loop *l, struct tr_error *err)
 	return rc;
 }
 
-/* Each part of the model has a layer at least. */
-static int check_parts(const struct loop *l, struct tr_error *err)
-{
-	const struct tr_opts *o = l->o;
-	int64_t layers = 0;
-
-	if (o->mesh.pp * o->chunks > l->config.layers)
-		return tr_fail(err, TR_EINVAL, "mesh pp=%" PRId64 " with chunks %" PRId64 " has "
-			       "more parts than the %" PRId64 " layers of model %s; use a smaller "
-			       "pp or fewer chunks", o->mesh.pp, o->chunks, l->config.layers,
-			       o->model);
-	for (int i = 0; i < o->stages.n; i++)
-		layers += o->stages.count[i];
-	if (o->stages.n && layers != l->config.layers)
-		return tr_fail(err, TR_EINVAL, "stages has %" PRId64 " layers, and model %s has %"
-			       PRId64 "; give the layers of each part", layers, o->model,
-			       l->config.layers);
-	return 0;
-}
-
 /* The first rank of tp in the first stage and that in the last one read the data. The other ranks
  * of the last stage receive it from the latter. */
 static int choose_readers(struct loop *l, struct tr_error *err)
@@ -192,44 +126,26 @@ static int choose_readers(struct loop *l, struct tr_error *err)
 	return l->source ? 0 : tr_fail(err, TR_ENOMEM, "no memory to list the ranks that read");
 }
 
-static struct tr_lm_opts task_opts(const struct loop *l)
-{
-	const struct tr_opts *o = l->o;
-
-	return (struct tr_lm_opts){ .data = o->data, .ranks = &l->mesh.line, .source = l->source,
-		.job_ranks = l->ranks->n, .batch = o->batch, .micro_batch = o->micro_batch,
-		.rank_batch = o->batch / o->mesh.dp, .seq = o->seq, .vocab = l->config.vocab,
-		.seed = (uint64_t)o->seed, .shuffle = (int)o->shuffle,
-		.documents = (int)o->document_attention, .dropout = o->dropout,
-		.attention_dropout = o->attention_dropout,
-		.trace = o->trace == TR_TRACE_SAMPLES };
-}
-
 static int make_trainer(struct loop *l, struct tr_error *err)
 {
-	const struct tr_opts *o = l->o;
-	const struct tr_lm_opts lm = task_opts(l);
+	l->t = tr_setup_trainer(&l->setup, &l->mesh);
+	l->t.be = l->be;
+	return tr_trainer_init(&l->t, &l->setup.config, l->o->micro_batch, l->o->seq, err);
+}
 
-	l->t = (struct tr_trainer){ .mesh = &l->mesh, .be = l->be,
-		.adamw = { .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
-			   .decay = o->weight_decay },
-		.schedule = { .lr = o->lr, .min_lr = o->min_lr, .warmup = o->warmup,
-			      .steps = o->steps, .decay = (enum tr_decay)o->decay },
-		.clip = o->clip, .leaves = (int)(o->virtual.dp ? o->virtual.dp : o->mesh.dp),
-		.pieces = (int)(o->virtual.dp ? o->virtual.tp : o->mesh.tp), .sp = (int)o->sp,
-		.recompute = (int)o->recompute, .zero = (int)o->zero,
-		.zero_form = (enum tr_zero_form)o->zero_form,
-		.pipe = { .order = (enum tr_order)o->schedule, .chunks = (int)o->chunks,
-			  .micros = tr_lm_micros(&lm) },
-		.layers = o->stages.n ? o->stages.count : NULL };
-	return tr_trainer_init(&l->t, &l->config, o->micro_batch, o->seq, err);
+/* Opens the data of a task on the ranks that read. */
+static int open_task(struct loop *l, struct tr_lm_opts o, struct tr_lm **lm, struct tr_error *err)
+{
+	o.ranks = &l->mesh.line;
+	o.source = l->source;
+	o.job_ranks = l->ranks->n;
+	return tr_lm_new(lm, &o, err);
 }
 
 static int make_task(struct loop *l, struct tr_error *err)
 {
 	const struct tr_opts *o = l->o;
-	const struct tr_lm_opts lm = task_opts(l);
-	int rc = tr_lm_new(&l->lm, &lm, err);
+	int rc = open_task(l, tr_setup_task(&l->setup), &l->lm, err);
 
 	if (rc == 0 && o->epochs && o->epochs * tr_lm_samples(l->lm) < o->batch)
 		return tr_fail(err, TR_EINVAL, "batch %" PRId64 " is above the %" PRId64
@@ -244,14 +160,11 @@ static int make_task(struct loop *l, struct tr_error *err)
 /* Opens the data of evaluations, if there is any. */
 static int make_eval(struct loop *l, struct tr_error *err)
 {
-	const struct tr_opts *o = l->o;
-	struct tr_lm_opts lm = { .data = o->eval_data, .ranks = &l->mesh.line,
-		.source = l->source, .job_ranks = l->ranks->n, .micro_batch = o->micro_batch,
-		.rank_batch = EVAL_MICROS * o->mesh.pp * o->micro_batch, .seq = o->seq,
-		.vocab = l->config.vocab, .documents = (int)o->document_attention };
 	int64_t tokens;
-	int rc = o->eval_data ? tr_lm_new(&l->eval, &lm, err) : 0;
+	int rc = 0;
 
+	if (l->o->eval_data)
+		rc = open_task(l, tr_setup_eval(&l->setup), &l->eval, err);
 	l->last_eval = -1;
 	if (rc == 0 && l->eval)
 		tr_lm_identify(l->eval, &tokens, &l->eval_hash);
@@ -270,7 +183,7 @@ static int check_model(const struct loop *l, struct tr_error *err)
 	if (rc < 0 || !text)
 		return rc;
 	rc = tr_model_config_read(&before, text, n, "config.json in the checkpoint", err);
-	key = rc == 0 ? tr_model_config_differ(&before, &l->config) : NULL;
+	key = rc == 0 ? tr_model_config_differ(&before, &l->setup.config) : NULL;
 	if (key)
 		return tr_fail(err, TR_EINVAL, "model %s: %s differs from that in %s; use the "
 			       "config.json of the checkpoint, or begin another run", l->o->model,
@@ -329,7 +242,7 @@ static int fill(struct loop *l, struct tr_error *err)
 		rc = tr_store_import(l->store, &l->t, l->o->model, err);
 	} else {
 		tr_registry_draw(tr_model_registry(l->t.model), tr_model_weights(l->t.model),
-				 (uint64_t)l->o->seed, l->config.init_range);
+				 (uint64_t)l->o->seed, l->setup.config.init_range);
 	}
 	l->last_saved = l->committed = l->progress.step;
 	l->progress.seed = (uint64_t)l->o->seed;
@@ -341,14 +254,10 @@ static int fill(struct loop *l, struct tr_error *err)
 /* Checks and makes what needs no other rank. The caller agrees on the result. */
 static int prepare_alone(struct loop *l, struct tr_error *err)
 {
-	int rc = read_model_config(l, err);
+	int rc = tr_setup_read(&l->setup, l->o, err);
 
 	if (rc == 0)
 		rc = check_model(l, err);
-	if (rc == 0)
-		rc = check_heads(l, err);
-	if (rc == 0)
-		rc = check_parts(l, err);
 	if (rc == 0)
 		rc = make_backend(l, err);
 	if (rc == 0)
@@ -483,6 +392,38 @@ static int tell_samples(struct loop *l, struct tr_error *err)
 	return rc;
 }
 
+/* Sets bytes[kind] to the memory that this rank has used. */
+static void used_memory(const struct loop *l, int64_t bytes[TR_MEMORY_KINDS])
+{
+	tr_trainer_used(&l->t, bytes);
+	bytes[TR_BUFFERS] += l->be->workspace + tr_lm_used(l->lm);
+	if (l->eval)
+		bytes[TR_BUFFERS] += tr_lm_used(l->eval);
+}
+
+/* Writes an event for each rank after the first step. [collective] */
+static int tell_memory(struct loop *l, struct tr_error *err)
+{
+	enum { KINDS = TR_MEMORY_KINDS };
+	int64_t mine[2 * KINDS], *all;
+	int rc = tr_plan_rank(&l->setup, l->ranks->rank, mine, err);
+
+	used_memory(l, mine + KINDS);
+	l->told_memory = 1;
+	all = calloc((size_t)l->ranks->n, sizeof(mine));
+	if (rc == 0 && !all)
+		rc = tr_fail(err, TR_ENOMEM, "no memory for the plans of %d ranks", l->ranks->n);
+	rc = tr_agree(l->ranks, rc, err);
+	if (rc == 0)
+		rc = tr_allgather(l->ranks, mine, all, sizeof(mine), err);
+	for (int r = 0; rc == 0 && r < l->ranks->n; r++)
+		tr_event(l->events, json_pack("{s:s,s:i,s:o,s:o}", "event", "memory", "rank", r,
+			"planned", tr_json_memory(all + 2 * KINDS * r), "used",
+			tr_json_memory(all + 2 * KINDS * r + KINDS)));
+	free(all);
+	return rc;
+}
+
 static void tell_saved(struct loop *l, int64_t step)
 {
 	const struct tr_registry *reg = tr_model_registry(l->t.model);
@@ -542,7 +483,7 @@ static void finish_save(struct loop *l)
 static int save(struct loop *l, struct tr_error *err)
 {
 	const struct tr_attachment files[2] = {
-		{ "config.json", l->config_text, l->config_n },
+		{ "config.json", l->setup.text, l->setup.n },
 		{ "train.yaml", l->yaml, strlen(l->yaml) },
 	};
 	int rc = advance(l, 1, err);
@@ -594,6 +535,8 @@ static int step(struct loop *l, struct tr_error *err)
 	rc = tell_step(l, &s, start, err);
 	if (rc == 0)
 		rc = tell_samples(l, err);
+	if (rc == 0 && !l->told_memory)
+		rc = tell_memory(l, err);
 	if (rc == 0)
 		rc = advance(l, 0, err);
 	if (rc == 0 && l->o->eval_every && l->t.step % l->o->eval_every == 0)
@@ -666,7 +609,7 @@ int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events
 	tr_store_close(l->store, rc == TR_ELOST);
 	tr_mesh_release(&l->mesh);
 	free(l->source);
-	free(l->config_text);
+	tr_setup_release(&l->setup);
 	free(l->yaml);
 	free(l);
 	return rc;

@@ -18,7 +18,32 @@ struct tr_lm {
 	int64_t *begin, *part;
 	float *loss, **grad;
 	int64_t *trained, trained_n;    /* NULL: no trace */
+	int64_t bytes;                  /* of these arrays */
 };
+
+/* Allocates an array of zeros. */
+static void *new_array(struct tr_lm *lm, size_t n, size_t size)
+{
+	void *a = calloc(n, size);
+
+	lm->bytes += a ? (int64_t)(n * size) : 0;
+	return a;
+}
+
+int64_t tr_lm_bytes(const struct tr_lm_opts *o)
+{
+	int64_t seqs = o->micro_batch, n = seqs * o->seq;
+	int64_t each = sizeof(float *) + sizeof(int64_t);
+
+	return tr_batch_bytes(o->rank_batch, o->seq) + seqs * each +
+		n * (int64_t)(sizeof(float) + sizeof(int64_t)) + 2 * (int64_t)sizeof(int64_t) +
+		(o->trace ? o->batch * (int64_t)sizeof(int64_t) : 0);
+}
+
+int64_t tr_lm_used(const struct tr_lm *lm)
+{
+	return lm->bytes + lm->feed.batch.bytes;
+}
 
 int tr_lm_new(struct tr_lm **out, const struct tr_lm_opts *o, struct tr_error *err)
 {
@@ -36,11 +61,11 @@ int tr_lm_new(struct tr_lm **out, const struct tr_lm_opts *o, struct tr_error *e
 	}
 	lm->o = *o;
 	rc = tr_rowfeed_open(&lm->feed, &feed, err);
-	lm->grad = calloc(seqs, sizeof(*lm->grad));
-	lm->loss = calloc(n, sizeof(*lm->loss));
-	lm->begin = calloc(seqs + 1, sizeof(*lm->begin));
-	lm->part = calloc(n + 1, sizeof(*lm->part));
-	lm->trained = o->trace ? calloc((size_t)o->batch, sizeof(*lm->trained)) : NULL;
+	lm->grad = new_array(lm, seqs, sizeof(*lm->grad));
+	lm->loss = new_array(lm, n, sizeof(*lm->loss));
+	lm->begin = new_array(lm, seqs + 1, sizeof(*lm->begin));
+	lm->part = new_array(lm, n + 1, sizeof(*lm->part));
+	lm->trained = o->trace ? new_array(lm, (size_t)o->batch, sizeof(*lm->trained)) : NULL;
 	if (rc == 0 && (!lm->grad || !lm->loss || !lm->begin || !lm->part ||
 			(o->trace && !lm->trained)))
 		rc = tr_fail(err, TR_ENOMEM, "no memory for the losses of %" PRId64 " samples",
@@ -77,20 +102,14 @@ void tr_lm_identify(const struct tr_lm *lm, int64_t *tokens, uint64_t *hash)
 	*hash = lm->feed.hash;
 }
 
-static int leaf_of(const struct tr_lm *lm, const struct tr_trainer *t, int64_t j)
-{
-	return (int)(j * t->leaves / lm->o.batch);
-}
-
 /* Makes the gradient buffers of samples [from, to) of the step. */
 static int find_leaves(struct tr_lm *lm, struct tr_trainer *t, int64_t from, int64_t to,
 		       struct tr_error *err)
 {
 	for (int64_t j = from; j < to; j++) {
-		lm->grad[j - from] = tr_leafgrads_of(t->grads, leaf_of(lm, t, j));
+		lm->grad[j - from] = tr_leafgrads_of(t->grads, tr_trainer_leaf(t, j));
 		if (!lm->grad[j - from])
-			return tr_fail(err, TR_ENOMEM, "no memory for the gradients of a leaf; use "
-				       "a smaller micro-batch or virtual dp");
+			return tr_fail(err, TR_EBUG, "the plan has too few gradient buffers");
 	}
 	return 0;
 }
@@ -147,7 +166,7 @@ static void micro_batch_done(void *arg, int64_t micro)
 
 	for (int64_t s = micro * lm->o.micro_batch; lm->trained && s < to; s++)
 		lm->trained[lm->trained_n++] = p->rows.sample[s];
-	tr_leafgrads_close(p->t->grads, leaf_of(lm, p->t, p->first + to) - 1);
+	tr_leafgrads_close(p->t->grads, tr_trainer_leaf(p->t, p->first + to) - 1);
 }
 
 static int64_t micros(const struct tr_lm_opts *o, int64_t samples)

@@ -34,6 +34,10 @@ void tr_lm_free(struct tr_lm *lm);
 int64_t tr_lm_samples(const struct tr_lm *lm);
 /* Identifies the data by the number of its tokens and tr_tokenfile_hash. */
 void tr_lm_identify(const struct tr_lm *lm, int64_t *tokens, uint64_t *hash);
+/* Returns the bytes of the rows and of the results of micro-batches that a task needs, and those
+ * that it has allocated. */
+int64_t tr_lm_bytes(const struct tr_lm_opts *o);
+int64_t tr_lm_used(const struct tr_lm *lm);
 /* Returns how many calls of the model a rank makes in a step. */
 int64_t tr_lm_micros(const struct tr_lm_opts *o);
 /* Trains on the positions [consumed, consumed + batch) of the run. gate NULL: none.

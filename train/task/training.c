@@ -48,39 +48,98 @@ static int plan_work(struct tr_trainer *t, const struct tr_model_config *c, stru
 	return 0;
 }
 
-static int make_moments(struct tr_trainer *t, const struct tr_registry *reg, struct tr_error *err)
+int tr_trainer_leaf(const struct tr_trainer *t, int64_t j)
 {
-	size_t items = (size_t)tr_shares_items(t->adamw.shares, reg);
-
-	t->adamw.m = t->be->alloc(t->be, items);
-	t->adamw.v = t->be->alloc(t->be, items);
-	return t->adamw.m && t->adamw.v ? 0 :
-		tr_fail(err, TR_ENOMEM, "no memory for the moments of the optimizer");
+	return (int)(j * t->leaves / t->batch);
 }
 
-int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
-		    int64_t seq_max, struct tr_error *err)
+/* Lists which leaves each backward pass of this rank uses. *n receives the length of the list. */
+static void list_uses(const struct tr_trainer *t, int64_t seqs, struct tr_leafuse *use, int64_t *n)
+{
+	int64_t samples = t->batch / t->mesh->dp.n, first = samples * t->mesh->dp.rank;
+	int64_t works = tr_work_count(&t->pipe);
+
+	*n = 0;
+	for (int64_t i = 0; i < works; i++) {
+		const struct tr_work *w = &t->work[i];
+		int64_t from = w->micro * seqs, to = from + seqs < samples ? from + seqs : samples;
+
+		if (w->backward)
+			use[(*n)++] = (struct tr_leafuse){ tr_trainer_leaf(t, first + from),
+				tr_trainer_leaf(t, first + to - 1),
+				w->part ? -1 : tr_trainer_leaf(t, first + to) - 1 };
+	}
+}
+
+/* Sets *most to the number of gradient buffers that this rank needs; 0: one for each leaf. */
+static int count_buffers(const struct tr_trainer *t, int64_t seqs, int *most, struct tr_error *err)
+{
+	struct tr_leafuse *use;
+	int64_t n;
+
+	*most = 0;
+	if (!t->batch)
+		return 0;
+	use = calloc((size_t)tr_work_count(&t->pipe), sizeof(*use));
+	if (use)
+		list_uses(t, seqs, use, &n);
+	*most = use ? tr_leafgrads_most(&t->mesh->dp, t->leaves, use, n) : -1;
+	free(use);
+	return *most > 0 ? 0 : tr_fail(err, TR_ENOMEM, "no memory to count the gradient buffers");
+}
+
+static void ask_for_moments(struct tr_trainer *t, const struct tr_registry *reg)
+{
+	int64_t items = tr_shares_items(t->adamw.shares, reg);
+
+	tr_arena_ask(&t->arenas, TR_OPTIMIZER, items, &t->adamw.m);
+	tr_arena_ask(&t->arenas, TR_OPTIMIZER, items, &t->adamw.v);
+}
+
+static int make_parts(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
+		      int64_t seq_max, struct tr_error *err)
 {
 	struct tr_tensorpar_opts tp = { &t->mesh->tp, t->pieces, t->sp };
 	const struct tr_registry *reg;
-	int rc = plan_work(t, c, err);
+	int rc = plan_work(t, c, err), buffers = 0;
 
+	t->arenas.be = t->be;
 	if (rc == 0)
-		rc = tr_model_new(&t->model, c, t->be, &tp, &t->parts, seqs_max, seq_max, err);
-	if (rc < 0) {
-		tr_trainer_release(t);
+		rc = tr_model_new(&t->model, c, &t->arenas, &tp, &t->parts, seqs_max, seq_max,
+				  err);
+	if (rc == 0)
+		rc = count_buffers(t, seqs_max, &buffers, err);
+	if (rc < 0)
 		return rc;
-	}
 	reg = tr_model_registry(t->model);
 	if (t->zero && t->mesh->dp.n > 1) {
 		t->adamw.shares = &t->shares;
 		rc = tr_shares_make(&t->shares, reg, &t->mesh->dp, t->zero_form, err);
 	}
+	if (rc < 0)
+		return rc;
+	ask_for_moments(t, reg);
+	return tr_leafgrads_new(&t->grads, reg, &t->arenas, t->mesh, t->adamw.shares, t->leaves,
+				buffers, err);
+}
+
+int tr_trainer_plan(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
+		    int64_t seq_max, struct tr_error *err)
+{
+	int rc = make_parts(t, c, seqs_max, seq_max, err);
+
+	if (rc < 0)
+		tr_trainer_release(t);
+	return rc;
+}
+
+int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
+		    int64_t seq_max, struct tr_error *err)
+{
+	int rc = tr_trainer_plan(t, c, seqs_max, seq_max, err);
+
 	if (rc == 0)
-		rc = make_moments(t, reg, err);
-	if (rc == 0)
-		rc = tr_leafgrads_new(&t->grads, reg, t->be, t->mesh, t->adamw.shares, t->leaves,
-				      err);
+		rc = tr_arenas_allocate(&t->arenas, err);
 	if (rc < 0)
 		tr_trainer_release(t);
 	return rc;
@@ -90,19 +149,24 @@ void tr_trainer_release(struct tr_trainer *t)
 {
 	tr_leafgrads_free(t->grads);
 	t->grads = NULL;
-	if (t->be) {
-		t->be->release(t->be, t->adamw.m);
-		t->be->release(t->be, t->adamw.v);
-	}
 	t->adamw.m = t->adamw.v = NULL;
 	t->adamw.shares = NULL;
 	tr_shares_release(&t->shares);
 	tr_model_free(t->model);
 	t->model = NULL;
+	tr_arenas_release(&t->arenas);
 	free(t->work);
 	free((void *)(uintptr_t)t->parts.part);
 	t->work = NULL;
 	t->parts = (struct tr_parts){ .n = 0 };
+}
+
+void tr_trainer_used(const struct tr_trainer *t, int64_t bytes[TR_MEMORY_KINDS])
+{
+	for (int kind = 0; kind < TR_MEMORY_KINDS; kind++)
+		bytes[kind] = tr_arenas_bytes(&t->arenas, (enum tr_memory)kind);
+	bytes[TR_GRADS] = tr_leafgrads_used(t->grads) *
+		tr_arena_bytes(tr_model_registry(t->model)->gradients);
 }
 
 int tr_trainer_reduce(struct tr_trainer *t, double *norm, struct tr_error *err)

@@ -16,10 +16,14 @@ struct tr_trainer {
 	struct tr_backend *be;          /* borrowed */
 	struct tr_model *model;         /* owned, as the next two */
 	struct tr_leafgrads *grads;
+	struct tr_arenas arenas;        /* owned */
 	struct tr_adamw adamw;
 	struct tr_schedule schedule;
 	double clip;                    /* of the norm of the gradient; 0: off */
 	int leaves, pieces;             /* V and W of train/README.md: dp and tp divide them */
+	/* Samples of a step, whose leaves are those of tr_trainer_leaf. 0: they come in any
+	 * order. */
+	int64_t batch;
 	int sp;                         /* 1: sequence parallelism */
 	int recompute;                  /* 1: a layer keeps its input only, and is computed again */
 	int zero;                       /* 1: each rank of dp updates a share of the weights */
@@ -33,13 +37,22 @@ struct tr_trainer {
 	float *grad;                    /* of this step, after tr_trainer_reduce */
 };
 /* Makes the model, the moments and the gradient buffers. The caller has zeroed the trainer, and set
- * mesh, be, adamw (without the moments and shares), schedule, clip, leaves, pieces, sp, recompute,
- * zero and zero_form; order, chunks and micros of pipe, where 0 chunks or micros mean 1; and
- * layers, unless the parts are nearly equal.
- * seqs_max, seq_max  as of tr_model_new. */
+ * mesh, be, adamw (without the moments and shares), schedule, clip, leaves, pieces, batch, sp,
+ * recompute, zero and zero_form; order, chunks and micros of pipe, where 0 chunks or micros mean 1;
+ * and layers, unless the parts are nearly equal.
+ * seqs_max, seq_max  as of tr_model_new; a micro-batch has seqs_max samples */
 int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
 		    int64_t seq_max, struct tr_error *err);
+/* Does the same without allocating the arenas, so that t->arenas has their sizes. It uses the ranks
+ * and the numbers of ranks in t->mesh only, and no back end: `be` may be NULL. */
+int tr_trainer_plan(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
+		    int64_t seq_max, struct tr_error *err);
 void tr_trainer_release(struct tr_trainer *t);
+/* Returns the leaf of sample j of a step. */
+int tr_trainer_leaf(const struct tr_trainer *t, int64_t j);
+/* Sets bytes[kind] to the memory that has been used of each arena. Of that of the gradients it is
+ * the buffers that were in use at once. */
+void tr_trainer_used(const struct tr_trainer *t, int64_t bytes[TR_MEMORY_KINDS]);
 /* Adds up the gradients of all ranks, and computes their norm. [collective] */
 int tr_trainer_reduce(struct tr_trainer *t, double *norm, struct tr_error *err);
 /* Clips the gradients, updates the weights, and counts the step. *lr receives its learning rate.

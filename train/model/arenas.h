@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory of a training on one rank: an arena for each kind. What needs memory asks for it when
+ * it is made, with the pointer that is to be set. The arenas are allocated when all sizes are
+ * known. A plan asks for the same memory, and never allocates it. */
+#ifndef ARENAS_H
+#define ARENAS_H
+#include "backend.h"
+
+enum tr_memory {
+	TR_PARAMS,                      /* weights */
+	TR_GRADS,                       /* of leaves, and of nodes of leaves that are added up */
+	TR_OPTIMIZER,                   /* moments */
+	TR_ACTIVATIONS,                 /* and their gradients */
+	TR_BUFFERS,                     /* tables, sums over pieces, rows of the data, workspaces */
+	TR_MEMORY_KINDS
+};
+const char *tr_memory_name(enum tr_memory kind);
+
+struct tr_arena_part;
+struct tr_arenas {
+	struct tr_backend *be;          /* borrowed; a plan needs none */
+	int64_t items[TR_MEMORY_KINDS];         /* floats that were asked for */
+	float *memory[TR_MEMORY_KINDS];         /* owned; NULL before tr_arenas_allocate */
+	struct tr_arena_part *part;     /* owned */
+	int parts, room;
+	int failed;                     /* 1: the list of parts is not complete */
+};
+/* Asks for floats that are zero, and begin at a multiple of 64 bytes. *at is set by
+ * tr_arenas_allocate, so it must stay where it is until then. a has been zeroed, and be set. */
+void tr_arena_ask(struct tr_arenas *a, enum tr_memory kind, int64_t items, float **at);
+/* Returns how many bytes an arena needs for so many floats. */
+int64_t tr_arena_bytes(int64_t items);
+/* Returns the size of an arena in bytes. */
+int64_t tr_arenas_bytes(const struct tr_arenas *a, enum tr_memory kind);
+/* Allocates the arenas, and sets the pointers. Nothing may be asked for afterwards. */
+int tr_arenas_allocate(struct tr_arenas *a, struct tr_error *err);
+void tr_arenas_release(struct tr_arenas *a);
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From the options of a training to what they set: the model, the task, and the trainer. */
+#ifndef TRAINSETUP_H
+#define TRAINSETUP_H
+#include "lm.h"
+#include "trainopts.h"
+
+struct tr_setup {
+	const struct tr_opts *o;        /* borrowed */
+	struct tr_model_config config;
+	char *text;                     /* config.json; owned */
+	size_t n;                       /* bytes of it */
+};
+/* Reads the model, and checks that it fits the options, which have passed tr_opts_check. */
+int tr_setup_read(struct tr_setup *s, const struct tr_opts *o, struct tr_error *err);
+void tr_setup_release(struct tr_setup *s);
+/* Returns the options of the task, without the ranks and those of them that read. */
+struct tr_lm_opts tr_setup_task(const struct tr_setup *s);
+/* The same of evaluations, which may have no data. */
+struct tr_lm_opts tr_setup_eval(const struct tr_setup *s);
+/* Returns the trainer of a rank with this place in the mesh, for tr_trainer_init. */
+struct tr_trainer tr_setup_trainer(const struct tr_setup *s, const struct tr_mesh *mesh);
+#endif
