@@ -203,6 +203,12 @@ TEST(what_is_left_out_follows_from_the_ranks)
 	tr_opts_release(&o);
 	CHECK_INT(tr_opts_init(&o, &err), 0);
 	CHECK_RC(read_text(&o, good, TR_FROM_FILE, &err), 0, &err);
+	CHECK_RC(read_text(&o, "mesh: {pp: 2}", TR_FROM_FILE, &err), 0, &err);
+	CHECK_RC(tr_opts_check(&o, 2, &err), 0, &err);
+	CHECK(o.micro_batch == 3);      /* 24 samples are 8 micro-batches */
+	tr_opts_release(&o);
+	CHECK_INT(tr_opts_init(&o, &err), 0);
+	CHECK_RC(read_text(&o, good, TR_FROM_FILE, &err), 0, &err);
 	CHECK_INT(tr_opts_check(&o, 5, &err), TR_EINVAL);       /* 5 does not divide 24 */
 	CHECK(strstr(err.msg, "mesh dp=5") && strstr(err.msg, "batch 24"));
 	tr_opts_release(&o);

@@ -59,7 +59,7 @@ static const struct option table[] = {
 	{ "batch", INTEGER, COMPUTES | NEEDED, AT(batch), 1, 1 << 24, NULL, NULL,
 	  "samples in a step, over all ranks" },
 	{ "micro-batch", INTEGER, 0, AT(micro_batch), 1, 1 << 24, NULL, NULL,
-	  "samples that a rank computes at once, by default all; fewer need less memory" },
+	  "samples that a rank computes at once; by default all, with pp in mesh a part of them" },
 	{ "seq", INTEGER, COMPUTES | NEEDED, AT(seq), 1, 1 << 20, NULL, NULL,
 	  "tokens in a sample" },
 	{ "recompute", CHOICE, 0, AT(recompute), 0, 0, "none", "none|block",
@@ -552,6 +552,15 @@ static int check_layout(const struct tr_opts *o, int ranks, struct tr_error *err
 	return 0;
 }
 
+/* Returns the samples of a micro-batch if the option is not set. With a pipeline there are four
+ * micro-batches for each stage, so that a stage waits for less than a fifth of a step. */
+static int64_t default_micro_batch(const struct tr_opts *o)
+{
+	int64_t samples = o->batch / o->mesh.dp, micros = o->mesh.pp > 1 ? 4 * o->mesh.pp : 1;
+
+	return (samples + micros - 1) / micros;
+}
+
 int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
 {
 	int rc = check_needed(o, err);
@@ -575,7 +584,9 @@ int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
 	if (o->steps && o->warmup > o->steps)
 		return tr_fail(err, TR_EINVAL, "warmup %" PRId64 " is above steps %" PRId64
 			       "; use fewer steps of warmup", o->warmup, o->steps);
-	if (!o->micro_batch || o->micro_batch > o->batch / o->mesh.dp)
+	if (!o->micro_batch)
+		o->micro_batch = default_micro_batch(o);
+	if (o->micro_batch > o->batch / o->mesh.dp)
 		o->micro_batch = o->batch / o->mesh.dp;
 	if (o->micro_batch * o->seq > TOKENS_MAX)
 		return tr_fail(err, TR_EINVAL, "micro-batch %" PRId64 " of seq %" PRId64 " has "
