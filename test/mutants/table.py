@@ -11,7 +11,8 @@ Mutant = collections.namedtuple("Mutant", "name what file function find put test
 MUTANTS = []
 
 
-TRAIN = ("num/", "comm/", "data/", "model/", "optim/", "task/", "run/bind.c", "run/train")
+TRAIN = ("num/", "comm/", "data/", "model/", "optim/", "task/", "run/bind.c", "run/train",
+         "run/offload.c")
 
 
 def place_of(name):
@@ -2207,8 +2208,9 @@ bug("box_of_the_first_rank", "all ranks of tp save and load the shard of the fir
     "run/bind.c:add_tensor", "slice.start[d] = p->start[d];",
     "slice.start[d] = MUTANT ? 0 : p->start[d];", WHOLE + "ranks_that_are_threads")
 bug("moment_of_another_shard", "the first moment is that of a neighbour's rows",
-    "run/bind.c:tr_store_describe", "data[kind] + at, &e)",
-    "data[kind] + at + (MUTANT && kind == 1 && p->axis == 0 && p->start[0] ? p->shape[1] : 0), &e)",
+    "run/bind.c:tr_store_describe", "data[kind] + at, kind",
+    "data[kind] + at +"
+    " (MUTANT && kind == 1 && p->axis == 0 && p->start[0] ? p->shape[1] : 0), kind",
     WHOLE + "ranks_that_are_threads")
 bug("chains_added_one_by_one", "the chains of a piece are added to those of the piece before it",
     "model/tensorpar.c:add_product", "over.to - over.from > TR_CHAIN",
@@ -2252,6 +2254,9 @@ bug("evaluation_drops", "an evaluation drops items as a training does",
 bug("parts_overlap", "two parts of an arena share memory", "model/arenas.c:tr_arena_ask",
     "a->items[kind] + rounded(items)", "a->items[kind] + (MUTANT ? items / 2 : rounded(items))",
     "train/test_train_plan: parts_of_arenas")
+bug("moments_forgotten", "moments in a file are lost between two updates",
+    "run/offload.c:map_file", "MAP_SHARED", "(MUTANT ? MAP_PRIVATE : MAP_SHARED)",
+    WHOLE + "moments_in_a_file")
 bug("layer_between_stages", "the layer before a boundary is in no stage",
     "task/training.c:plan_work", "first_layer(t, c, in_model + 1),",
     "first_layer(t, c, in_model + 1) - (MUTANT && in_model == 0 && p->stages > 1),",

@@ -58,10 +58,10 @@ LAYOUTS = (
     ("micro8", 1, "micro-batch: 8, recompute: block"), ("pp2", 2, "mesh: {pp: 2}"),
     ("pp3", 3, "mesh: {pp: 3}, stages: '1,3,1', micro-batch: 8, recompute: block"),
     ("interleaved", 2, "mesh: {pp: 2}, schedule: interleaved, chunks: 2"),
-    ("tp2pp2sp", 4, "mesh: {tp: 2, pp: 2}, sp: true, schedule: afab"),
+    ("tp2pp2sp", 4, "mesh: {tp: 2, pp: 2}, sp: true, schedule: afab, offload: AT"),
     ("dp2pp2", 4, "mesh: {dp: 2, pp: 2}, micro-batch: 1, zero: 1, zero-form: flat"),
     ("dp2tp2pp2", 8, "mesh: {dp: 2, tp: 2, pp: 2}, schedule: interleaved, chunks: 2, zero: 1"),
-    ("zero-tensor", 2, "mesh: {dp: 2}, zero: 1"),
+    ("zero-tensor", 2, "mesh: {dp: 2}, zero: 1, offload: AT"),
     ("zero-flat3", 3, "mesh: {dp: 3}, zero: 1, zero-form: flat, micro-batch: 1"),
     ("zero-flat8", 8, "mesh: {dp: 8}, zero: 1, zero-form: flat"))
 
@@ -90,7 +90,8 @@ class World:
         """Trains in these layouts, in one MPI job. Returns the Job of each, by name."""
         args = [self.mpirun] + MPI_ARGS + ["-n", str(WALK_RANKS), self.walker,
                                            self.run("walk.yaml"), self.at]
-        args += ["%s:%d:{%s}" % layout for layout in layouts]
+        args += ["%s:%d:{%s}" % (name, ranks, options.replace("AT", "'%s'" % self.at))
+                 for name, ranks, options in layouts]
         done = subprocess.run(args, text=True, cwd=ROOT, capture_output=True, timeout=580,
                               stdin=subprocess.DEVNULL)
         results = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)

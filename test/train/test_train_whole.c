@@ -3,6 +3,7 @@
  * tests can let any exchange of any rank fail, which must be an error on all ranks. */
 #include "t.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -162,10 +163,11 @@ static const struct {
 } layout[] = { { 1, "" }, { 2, "" }, { 3, "" }, { 2, "mesh: {tp: 2}" },
 	       { 2, "mesh: {tp: 2}\nsp: true" }, { 4, "mesh: {dp: 2, tp: 2}" },
 	       { 4, "mesh: {dp: 2, tp: 2}\nsp: true" }, { 2, "mesh: {pp: 2}\nschedule: afab" },
-	       { 3, "mesh: {pp: 3}\nstages: 1,2,1\nmicro-batch: 1\nrecompute: block" },
+	       { 3, "mesh: {pp: 3}\nstages: 1,2,1\nmicro-batch: 1\nrecompute: block\n"
+		 "offload: whole" },
 	       { 2, "mesh: {pp: 2}\nschedule: interleaved\nchunks: 2\nmicro-batch: 1" },
 	       { 8, "mesh: {dp: 2, tp: 2, pp: 2}\nsp: true\nmicro-batch: 2" },
-	       { 2, "zero: 1" }, { 3, "zero: 1\nzero-form: flat" },
+	       { 2, "zero: 1\noffload: whole" }, { 3, "zero: 1\nzero-form: flat" },
 	       { 4, "mesh: {dp: 2, tp: 2}\nzero: 1" },
 	       { 6, "mesh: {dp: 3, tp: 2}\nsp: true\nzero: 1\nzero-form: flat" },
 	       { 4, "mesh: {dp: 2, pp: 2}\nzero: 1\nzero-form: flat" },
@@ -248,6 +250,35 @@ TEST(ranks_go_on_with_what_other_ranks_saved_as_if_nothing_had_been)
 	n = read_tensors("whole/all/checkpoint-17", a, sizeof(a));
 	CHECK(n > 50000 && n < sizeof(a));
 	CHECK(read_tensors("whole/part/checkpoint-17", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	rmtree("whole");
+}
+
+/* Returns how many files of offloaded moments have a name in the directory of the tests. */
+static int count_offloaded(void)
+{
+	DIR *dir = opendir("whole");
+	const struct dirent *e;
+	int n = 0;
+
+	CHECK(dir != NULL);
+	while ((e = readdir(dir)))
+		n += strncmp(e->d_name, "sheaf-offload", 13) == 0;
+	closedir(dir);
+	return n;
+}
+
+TEST(moments_in_a_file_leave_nothing_behind_and_need_a_directory)
+{
+	static char a[1 << 18], b[1 << 18];
+	size_t n;
+
+	prepare();
+	train_on(2, "whole/one", "3", "save-every: 1");
+	train_on(2, "whole/run", "3", "{offload: whole, save-every: 1}");
+	n = read_tensors("whole/one/checkpoint-3", a, sizeof(a));
+	CHECK(read_tensors("whole/run/checkpoint-3", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	CHECK_INT(count_offloaded(), 0);
+	train_fails(2, "whole/run2", "offload: whole/none", TR_ENOENT, "offload whole/none: No");
 	rmtree("whole");
 }
 

@@ -86,12 +86,19 @@ static void place(const struct tr_arenas *a, const struct tr_arena_part *p)
 	hide(*p->at + p->items, (size_t)(rounded(p->items) - p->items) * sizeof(float));
 }
 
+void tr_arena_lend(struct tr_arenas *a, enum tr_memory kind, void *memory)
+{
+	a->memory[kind] = memory;
+	a->lent[kind] = 1;
+}
+
 int tr_arenas_allocate(struct tr_arenas *a, struct tr_error *err)
 {
 	if (a->failed)
 		return tr_fail(err, TR_ENOMEM, "no memory to plan the memory of the training");
 	for (int kind = 0; kind < TR_MEMORY_KINDS; kind++) {
-		a->memory[kind] = a->be->alloc(a->be, (size_t)a->items[kind]);
+		if (!a->lent[kind])
+			a->memory[kind] = a->be->alloc(a->be, (size_t)a->items[kind]);
 		if (!a->memory[kind])
 			return tr_fail(err, TR_ENOMEM, "no memory for %" PRId64 " bytes of %s; use "
 				       "more ranks, or see sheaf-train plan and the options that "
@@ -109,7 +116,8 @@ void tr_arenas_release(struct tr_arenas *a)
 		if (!a->memory[kind])
 			continue;
 		show(a->memory[kind], (size_t)tr_arenas_bytes(a, (enum tr_memory)kind));
-		a->be->release(a->be, a->memory[kind]);
+		if (!a->lent[kind])
+			a->be->release(a->be, a->memory[kind]);
 	}
 	free(a->part);
 	*a = (struct tr_arenas){ .be = a->be };

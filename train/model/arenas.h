@@ -20,7 +20,8 @@ struct tr_arena_part;
 struct tr_arenas {
 	struct tr_backend *be;          /* borrowed; a plan needs none */
 	int64_t items[TR_MEMORY_KINDS];         /* floats that were asked for */
-	float *memory[TR_MEMORY_KINDS];         /* owned; NULL before tr_arenas_allocate */
+	float *memory[TR_MEMORY_KINDS];         /* owned, or lent; NULL before the allocation */
+	unsigned char lent[TR_MEMORY_KINDS];
 	struct tr_arena_part *part;     /* owned */
 	int parts, room;
 	int failed;                     /* 1: the list of parts is not complete */
@@ -32,6 +33,9 @@ void tr_arena_ask(struct tr_arenas *a, enum tr_memory kind, int64_t items, float
 int64_t tr_arena_bytes(int64_t items);
 /* Returns the size of an arena in bytes. */
 int64_t tr_arenas_bytes(const struct tr_arenas *a, enum tr_memory kind);
+/* Gives an arena its memory, which is zero, begins at a multiple of 64 bytes, and has
+ * tr_arenas_bytes. It remains the caller's. Call it before tr_arenas_allocate. */
+void tr_arena_lend(struct tr_arenas *a, enum tr_memory kind, void *memory);
 /* Allocates the arenas, and sets the pointers. Nothing may be asked for afterwards. */
 int tr_arenas_allocate(struct tr_arenas *a, struct tr_error *err);
 void tr_arenas_release(struct tr_arenas *a);

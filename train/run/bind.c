@@ -379,17 +379,19 @@ const char *tr_store_found(const struct tr_store *s)
 
 /* Adds the box of a parameter.
  * own   which items of the flat buffer of weights this rank has of it
- * data  the first of these */
+ * data  the first of these
+ * flags of the slice */
 static int add_tensor(struct sheaf_state *state, const struct tr_param *p, const char *family,
-		      const char *suffix, const struct tr_span *own, float *data,
+		      const char *suffix, const struct tr_span *own, float *data, uint64_t flags,
 		      struct sheaf_error *err)
 {
 	char name[160];
 	struct sheaf_slice slice = { .size = sizeof(slice), .family = family, .name = name,
-				     .dtype = SHEAF_F32, .ndim = p->ndim, .data = data };
+				     .dtype = SHEAF_F32, .ndim = p->ndim, .data = data,
+				     .flags = flags };
 
 	if (own->to - own->from < p->items) {
-		slice.flags = SHEAF_SLICE_FLAT;
+		slice.flags |= SHEAF_SLICE_FLAT;
 		slice.flat_start = own->from - p->offset;
 		slice.flat_count = own->to - own->from;
 	}
@@ -407,6 +409,8 @@ int tr_store_describe(struct tr_store *s, struct tr_trainer *t, struct tr_error 
 	const struct tr_registry *reg = tr_model_registry(t->model);
 	float *data[KINDS] = { tr_model_weights(t->model), t->adamw.m, t->adamw.v };
 	static const char *const suffix[KINDS] = { "", "/moment1_0", "/moment2_0" };
+	/* Moments in a file are not copied to memory for a save. */
+	uint64_t in_place = t->arenas.lent[TR_OPTIMIZER] ? SHEAF_SLICE_IN_PLACE : 0;
 	struct sheaf_error e;
 
 	s->state = sheaf_state_new();
@@ -423,7 +427,7 @@ int tr_store_describe(struct tr_store *s, struct tr_trainer *t, struct tr_error 
 		if (p->tied_to >= 0 || own.from == own.to)
 			continue;
 		s->slice[i] = add_tensor(s->state, p, kind ? "optimizer" : "model", suffix[kind],
-					 &own, data[kind] + at, &e);
+					 &own, data[kind] + at, kind ? in_place : 0, &e);
 		if (s->slice[i] < 0)
 			return pass(err, &e, s->slice[i]);
 	}
@@ -458,7 +462,7 @@ int tr_store_import(struct tr_store *s, struct tr_trainer *t, const char *dir,
 		int64_t at = tr_shares_of(NULL, p, &all);
 
 		if (p->tied_to < 0)
-			add_tensor(state, p, "model", "", &all, tr_model_weights(t->model) + at,
+			add_tensor(state, p, "model", "", &all, tr_model_weights(t->model) + at, 0,
 				   NULL);
 	}
 	if (rc == 0)

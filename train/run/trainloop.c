@@ -9,6 +9,7 @@
 
 #include "bind.h"
 #include "itemhash.h"
+#include "offload.h"
 #include "trainplan.h"
 
 struct loop {
@@ -19,6 +20,7 @@ struct loop {
 	struct tr_store *store;
 	struct tr_backend *be;
 	struct tr_trainer t;
+	struct tr_offload moments;      /* the arena of the optimizer, if that is in a file */
 	int *source;                    /* which ranks of mesh.line read the data; rowfeed.h */
 	struct tr_lm *lm, *eval;        /* eval: the data of evaluations, or NULL */
 	uint64_t eval_hash;             /* of tr_lm_identify */
@@ -126,11 +128,27 @@ static int choose_readers(struct loop *l, struct tr_error *err)
 	return l->source ? 0 : tr_fail(err, TR_ENOMEM, "no memory to list the ranks that read");
 }
 
+/* Puts the moments into a file. */
+static int offload(struct loop *l, struct tr_error *err)
+{
+	int64_t bytes = tr_arenas_bytes(&l->t.arenas, TR_OPTIMIZER);
+	int rc = tr_offload_open(&l->moments, l->o->offload, (size_t)bytes, err);
+
+	if (rc == 0)
+		tr_arena_lend(&l->t.arenas, TR_OPTIMIZER, l->moments.memory);
+	return rc;
+}
+
 static int make_trainer(struct loop *l, struct tr_error *err)
 {
+	int rc;
+
 	l->t = tr_setup_trainer(&l->setup, &l->mesh);
 	l->t.be = l->be;
-	return tr_trainer_init(&l->t, &l->setup.config, l->o->micro_batch, l->o->seq, err);
+	rc = tr_trainer_plan(&l->t, &l->setup.config, l->o->micro_batch, l->o->seq, err);
+	if (rc == 0 && l->o->offload)
+		rc = offload(l, err);
+	return rc == 0 ? tr_arenas_allocate(&l->t.arenas, err) : rc;
 }
 
 /* Opens the data of a task on the ranks that read. */
@@ -526,6 +544,7 @@ static int step(struct loop *l, struct tr_error *err)
 
 	l->be->gemm_ns = 0;
 	rc = tr_lm_train(l->lm, &l->t, l->progress.consumed, &gate, &s, err);
+	tr_offload_evict(&l->moments);
 	/* In the update a gate may have failed on one rank, without an operation of all ranks. */
 	rc = tr_agree(l->ranks, rc, err);
 	if (rc < 0)
@@ -605,6 +624,7 @@ int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events
 	tr_lm_free(l->lm);
 	tr_lm_free(l->eval);
 	tr_trainer_release(&l->t);
+	tr_offload_close(&l->moments);
 	tr_backend_free(l->be);
 	tr_store_close(l->store, rc == TR_ELOST);
 	tr_mesh_release(&l->mesh);

@@ -64,6 +64,8 @@ static const struct option table[] = {
 	  "tokens in a sample" },
 	{ "recompute", CHOICE, 0, AT(recompute), 0, 0, "none", "none|block",
 	  "block: keep only the input of each layer, and compute the layer again; less memory" },
+	{ "offload", TEXT, 0, AT(offload), 0, 0, NULL, NULL,
+	  "directory for files that have the moments of the optimizer, which saves memory" },
 	{ "dropout", NUMBER, COMPUTES, AT(dropout), 0, 0.99, "0", NULL,
 	  "share of the embedding and of the outputs of attention and MLP that is set to 0" },
 	{ "attention-dropout", NUMBER, COMPUTES, AT(attention_dropout), 0, 0.99, "0", NULL,

@@ -24,7 +24,7 @@ struct tr_opts {
 	char *run, *model, *data, *eval_data, *resume;  /* owned, as all strings */
 	/* The number of the choice. */
 	int64_t init, decay, dtype, trace, schedule, zero_form, recompute;
-	char *isa;
+	char *isa, *offload;
 	int64_t seed, batch, micro_batch, seq, steps, epochs, warmup, eval_every,
 		save_every, keep_last, timeout_ms, chunks, zero;
 	int64_t shuffle, rewind, sp, document_attention; /* 0 or 1 */
