@@ -138,6 +138,31 @@ def memory(w, jobs):
                    "and a table for people", done.stdout, done.stderr)
 
 
+def peak_memory(w):
+    """The memory of a process grows by what is planned. It is read after the first step, before
+    anything is saved, and compared with that of a training with few samples."""
+    with open(w.program, "rb") as f:
+        if b"__asan_init" in f.read():
+            return
+    peak, planned = [], []
+    for batch in (24, 480):
+        args = ["--run", w.run("peak%d" % batch), "--batch", batch, "--micro-batch", batch,
+                "--steps", 2, "--save-every", 0]
+        process = subprocess.Popen(command(w.program, w.mpirun, 1, w.run("walk.yaml"), *args),
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                   cwd=ROOT)
+        for line in process.stdout:
+            if '"memory"' in line:
+                with open("/proc/%d/status" % process.pid, encoding="ascii") as f:
+                    peak += [int(x.split()[1]) * 1024 for x in f if x.startswith("VmHWM")]
+                planned.append(sum(json.loads(line)["planned"].values()))
+        process.wait()
+    growth, plan = ([b - a for a, b in zip(x, x[1:])] for x in (peak, planned))
+    w.claims.check(len(growth) == 1 and plan[0] > 80e6 and
+                   0.8 * plan[0] < growth[0] <= 1.05 * plan[0] + (32 << 20),
+                   "the memory of a process grows by what is planned", peak, planned)
+
+
 def usage(w):
     """What is printed for a command line without a command, and for one that asks for help."""
     none, wrong, asked = (subprocess.run([w.program] + more, capture_output=True, text=True)
@@ -473,6 +498,7 @@ def main():
         prepare(w)
         masked(w)
         walk(w)
+        peak_memory(w)
         want = resumes(w)
         refused(w)
         readers(w, want)
