@@ -4,19 +4,29 @@
 #include "crc32.h"
 #include "mem.h"
 
-void shf_crc32_init(struct shf_crc32 *c)
+static void make_tables(struct shf_crc32 *c, uint32_t polynomial)
 {
 	for (uint32_t i = 0; i < 256; i++) {
 		uint32_t v = i;
 
 		for (int bit = 0; bit < 8; bit++)
-			v = v >> 1 ^ (v & 1 ? 0xedb88320u : 0);
+			v = v >> 1 ^ (v & 1 ? polynomial : 0);
 		c->table[0][i] = v;
 	}
 	for (int k = 1; k < 8; k++)
 		for (uint32_t i = 0; i < 256; i++)
 			c->table[k][i] = c->table[k - 1][i] >> 8 ^
 			                 c->table[0][c->table[k - 1][i] & 0xff];
+}
+
+void shf_crc32_init(struct shf_crc32 *c)
+{
+	make_tables(c, 0xedb88320u);
+}
+
+void shf_crc32c_init(struct shf_crc32 *c)
+{
+	make_tables(c, 0x82f63b78u);
 }
 
 uint32_t shf_crc32_more(const struct shf_crc32 *c, uint32_t sum, const void *bytes, size_t n)

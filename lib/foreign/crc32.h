@@ -9,6 +9,9 @@ struct shf_crc32 {              /* tables, made once for many sums */
 	uint32_t table[8][256];
 };
 void shf_crc32_init(struct shf_crc32 *c);
+/* Makes the tables of CRC-32C, as OCDBT and Zarr have it: reflected polynomial 0x82F63B78. Only
+ * shf_crc32_more works with them. */
+void shf_crc32c_init(struct shf_crc32 *c);
 /* Continues a sum over n bytes. The sum of nothing is 0. */
 uint32_t shf_crc32_more(const struct shf_crc32 *c, uint32_t sum, const void *bytes, size_t n);
 /* Returns what a part with this sum adds (by XOR) to the sum of a message in which n bytes follow

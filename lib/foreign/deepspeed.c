@@ -8,6 +8,7 @@
 #include "dspd_save.h"
 #include "err.h"
 #include "sort.h"
+#include "zip_verify.h"
 
 static int is_deepspeed(const struct shf_sys *sys, int dir, const char *path, const char **why,
                         struct sheaf_error *err)
@@ -161,8 +162,8 @@ static int verify_deepspeed(struct shf_foreign *f, struct shf_foreign_findings *
 			break;
 		rc = shf_zip_open(&zip, &r, &arena, err);
 		if (rc == 0)
-			rc = shf_torch_zip_verify(&zip, &r, shf_foreign_file(f, i)->name, 0, to,
-			                          err);
+			rc = shf_zip_verify(&zip, &r, shf_foreign_file(f, i)->name, 0, to,
+			                    err);
 		shf_foreign_region_end(f, i);
 		shf_arena_release(&arena);
 	}

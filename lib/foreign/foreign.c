@@ -4,10 +4,11 @@
 #include <string.h>
 #include "err.h"
 #include "foreign_dir.h"
+#include "foreign_packed.h"
 
 static const struct shf_foreign_format *const formats[] = { &shf_torch_save, &shf_torch_legacy,
 	&shf_deepspeed, &shf_paddle_flex, &shf_torch_dcp, &shf_torch_hf, &shf_paddle_save,
-	&shf_paddle_sharding, &shf_paddle_unified };
+	&shf_paddle_sharding, &shf_paddle_unified, &shf_npy, &shf_npz };
 
 /* Finds the format of what is open as fd. *format NULL: none. */
 static int recognise(const struct shf_sys *sys, const char *path, int fd,
@@ -129,6 +130,7 @@ void shf_foreign_free(struct shf_foreign *f)
 	if (f->dir >= 0)
 		shf_sys_close(f->in, f->dir);
 	shf_foreign_dir_release(f);
+	shf_foreign_packed_release(f);
 	shf_buf_release(&f->files);
 	shf_buf_release(&f->hashes);
 	shf_buf_release(&f->tensors);

@@ -13,6 +13,7 @@
 #include "region.h"
 #include "sheaf.h"
 #include "sys.h"
+#include "unpack.h"
 
 #define SHF_FOREIGN_DIR "foreign:"
 #define SHF_FOREIGN_OPEN_MAX 64 /* files of a directory that stay open without being read */
@@ -41,6 +42,9 @@ struct shf_foreign_piece {
 	/* NULL: `at` is a place in the file. Else it is one in the bytes that the text stands
 	 * for. */
 	struct shf_foreign_text *text;
+	/* NULL: `at` is a place in the file, or in that text. Else it is one in what this part of
+	 * the file stands for. In the arena. */
+	const struct shf_packed *packed;
 };
 /* A part of a tensor that is contiguous in a file: items [lo, hi) of a box, in row-major order. It
  * begins at byte `at`. */
@@ -107,6 +111,7 @@ struct shf_foreign {
 	struct shf_arena resolved;      /* guarded by lock */
 	struct sheaf_error failed;      /* guarded by lock; the last failure of a read that was no
 	                                 * error of the machine; code 0: none */
+	struct shf_unpacking *unpacking;        /* guarded by lock; of foreign_packed.c */
 };
 struct shf_foreign_findings {   /* receives what a verification finds */
 	void (*found)(void *arg, bool is_sum, const char *file, int64_t offset,
@@ -147,7 +152,7 @@ struct shf_foreign_format {
 /* The formats, one file each. */
 extern const struct shf_foreign_format shf_torch_save, shf_torch_legacy, shf_torch_dcp,
 	shf_torch_hf, shf_paddle_save, shf_paddle_unified, shf_paddle_flex, shf_paddle_sharding,
-	shf_deepspeed;
+	shf_deepspeed, shf_npy, shf_npz;
 
 /* Returns whether what lies at `path` is of a format in this room: 1, 0, or a negative code. A
  * directory that has a sheaf.json is never. */

@@ -456,7 +456,7 @@ void shf_foreign_where(struct shf_foreign *f, const char *file, uint64_t off, co
 	*name = shf_foreign_file(f, p[t->first].file)->name;
 	pthread_mutex_lock(&f->lock);
 	p += t->first;
-	if (t->n == 1 && !p->item_bytes && !p->text && !t->flip_every &&
+	if (t->n == 1 && !p->item_bytes && !p->text && !p->packed && !t->flip_every &&
 	    shf_foreign_is_row_major(t, p->stride))
 		*at = p->at;
 	pthread_mutex_unlock(&f->lock);
@@ -490,6 +490,13 @@ uint64_t shf_foreign_digest(const struct shf_foreign *f)
 				p[k].text ? p[k].text->at : 0 };
 
 			sum = shf_crc64_raw(sum, x, sizeof(x));
+			if (p[k].packed) {
+				x[0] = p[k].packed->at;
+				x[1] = p[k].packed->bytes;
+				x[2] = p[k].packed->decoded;
+				x[3] = p[k].packed->codec;
+				sum = shf_crc64_raw(sum, x, sizeof(x));
+			}
 			if (p[k].start)
 				sum = shf_crc64_raw(sum, p[k].start, row);
 			if (p[k].count)

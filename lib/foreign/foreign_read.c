@@ -7,6 +7,7 @@
 #include "box.h"
 #include "dtype.h"
 #include "err.h"
+#include "foreign_packed.h"
 #include "foreign_text.h"
 #include "strided.h"
 #include "valid.h"
@@ -15,6 +16,7 @@ struct gather {
 	struct shf_foreign *f;
 	struct shf_region region;
 	struct shf_foreign_text *text;  /* NULL, or what the region is read through */
+	const struct shf_packed *packed;        /* the same */
 	struct shf_strided s;           /* its window is owned */
 	struct sheaf_error *err;
 };
@@ -24,6 +26,8 @@ static int gather_read(void *arg, uint8_t *to, uint64_t n, uint64_t src, struct 
 {
 	const struct gather *g = arg;
 
+	if (g->packed)
+		return shf_foreign_packed_read(g->f, g->packed, &g->region, to, n, src, err);
 	return g->text ? shf_foreign_text_read(g->f, g->text, &g->region, to, n, src, err)
 	               : shf_region_read(&g->region, to, n, src, err);
 }
@@ -132,6 +136,7 @@ static int gather_box(struct shf_foreign *f, const struct shf_foreign_tensor *t,
 		return rc;
 	src = p.at;
 	g->text = p.text;
+	g->packed = p.packed;
 	g->s.axes = t->ndim;
 	for (int d = t->ndim - 1; d >= 0; d--) {
 		uint64_t stride = p.stride ? (uint64_t)p.stride[d] : src_row;
@@ -170,6 +175,7 @@ static int gather_items(struct shf_foreign *f, const struct shf_foreign_tensor *
 			if (rc < 0)
 				return rc;
 			g->text = p.text;
+			g->packed = p.packed;
 			rc = gather_read(g, to, (hi - lo) * g->s.item, p.at + lo * g->s.item,
 			                 g->err);
 			shf_foreign_region_end(f, p.file);

@@ -6,56 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include "err.h"
+#include "foreign_json.h"
 #include "json.h"
 #include "paddle_tensor.h"
 
 #define SMALL_MAX (UINT64_C(16) << 20)  /* bytes of a small file that is read */
 #define TEXT_MAX 1024
 
-/* Notes the numbers and texts at the top of a JSON object, as <prefix>.<key>. A file of another
- * form is noted, and not refused: no tensor depends on it. */
 static int json_facts(struct shf_foreign *f, const char *file, const char *prefix,
                       struct sheaf_error *err)
 {
-	struct shf_buf bytes = SHF_BUF_INIT, key = SHF_BUF_INIT;
-	enum shf_json_kind kind = SHF_JSON_ERROR;
-	struct shf_json j;
-	int rc = shf_foreign_slurp(f, NULL, file, SMALL_MAX, &bytes, err);
-
-	if (rc < 0)
-		goto out;
-	shf_json_init(&j, bytes.data, bytes.len);
-	if (shf_json_next(&j) == SHF_JSON_OBJECT)
-		kind = shf_json_next(&j);
-	for (; kind == SHF_JSON_KEY && rc == 0; kind = shf_json_next(&j)) {
-		size_t n;
-		const char *text = shf_json_text(&j, &n);
-
-		shf_buf_reset(&key);
-		shf_buf_addf(&key, "%s.", prefix);
-		shf_buf_add(&key, text, n);
-		if (key.oom) {
-			rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a note", f->path);
-			break;
-		}
-		kind = shf_json_next(&j);
-		text = kind == SHF_JSON_TRUE ? "true" : kind == SHF_JSON_FALSE ? "false" : NULL;
-		if (kind == SHF_JSON_NUMBER || kind == SHF_JSON_STRING)
-			text = shf_json_text(&j, &n);
-		if (text)
-			rc = shf_foreign_note(f, err, (const char *)key.data, key.len, "%.*s",
-			                      TEXT_MAX, text);
-		else if (!shf_json_skip(&j, kind))
-			break;
-	}
-	if (rc == 0 && kind != SHF_JSON_OBJECT_END)
-		rc = shf_foreign_note(f, err, prefix, strlen(prefix), "%s is not a JSON object, "
-		                      "and was not read", file);
-	shf_json_release(&j);
-out:
-	shf_buf_release(&bytes);
-	shf_buf_release(&key);
-	return rc;
+	return shf_foreign_json_notes(f, NULL, file, prefix, err);
 }
 
 /* Notes the plain values of a dictionary as <prefix>.<key>. */

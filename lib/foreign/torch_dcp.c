@@ -19,6 +19,7 @@
 #include "torch_place.h"
 #include "torch_zip.h"
 #include "valid.h"
+#include "zip_verify.h"
 
 #define BYTES_SHOWN (UINT64_C(64) << 10)        /* byte items up to this size are looked into */
 
@@ -511,7 +512,7 @@ static int dcp_verify_item(struct shf_region *r, const struct shf_foreign_item *
 	if (rc == 0)
 		rc = shf_zip_open(&zip, r, &arena, err);
 	if (rc == 0)
-		rc = shf_torch_zip_verify(&zip, r, file, item->at, to, err);
+		rc = shf_zip_verify(&zip, r, file, item->at, to, err);
 	shf_arena_release(&arena);
 	return rc;
 }

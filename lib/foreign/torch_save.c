@@ -4,6 +4,7 @@
 #include "err.h"
 #include "torch_walk.h"
 #include "valid.h"
+#include "zip_verify.h"
 
 /* Whether the file begins as a zip archive and has a record <prefix>/data.pkl. If it begins as one
  * but cannot be read, it counts as one, so that the message says what is wrong. */
@@ -66,7 +67,7 @@ static int verify_torch_save(struct shf_foreign *f, struct shf_foreign_findings 
 	if (rc == 0)
 		rc = shf_zip_open(&zip, &r, &arena, err);
 	if (rc == 0)
-		rc = shf_torch_zip_verify(&zip, &r, shf_foreign_file(f, 0)->name, 0, to, err);
+		rc = shf_zip_verify(&zip, &r, shf_foreign_file(f, 0)->name, 0, to, err);
 	shf_arena_release(&arena);
 	return rc;
 }

@@ -7,13 +7,11 @@
 #include "torch_zip.h"
 #include <inttypes.h>
 #include <string.h>
-#include "crc32.h"
 #include "err.h"
 #include "torch_place.h"
 #include "valid.h"
 
 #define PICKLE "data.pkl"
-#define VERIFY_CHUNK (UINT64_C(1) << 20)
 
 const struct shf_zip_record *shf_torch_zip_pickle(const struct shf_zip *zip)
 {
@@ -164,70 +162,5 @@ int shf_torch_zip_place(const struct shf_torch_zip *z, const struct shf_torch_te
 		rc = shf_torch_place(t, record->bytes, z->region.where, name, at, stride, err);
 	if (rc == 0)
 		*at += data;
-	return rc;
-}
-
-/* Sums the data of one record. */
-static int sum_record(const struct shf_crc32 *crc, const struct shf_zip_record *record,
-                      const struct shf_region *r, uint8_t *buf, uint64_t *data, uint32_t *sum,
-                      struct sheaf_error *err)
-{
-	int rc = shf_zip_data(record, r, data, err);
-
-	*sum = 0;
-	for (uint64_t at = 0; at < record->bytes && rc == 0; at += VERIFY_CHUNK) {
-		uint64_t n = record->bytes - at < VERIFY_CHUNK ? record->bytes - at : VERIFY_CHUNK;
-
-		rc = shf_region_read(r, buf, n, *data + at, err);
-		if (rc == 0)
-			*sum = shf_crc32_more(crc, *sum, buf, (size_t)n);
-	}
-	return rc;
-}
-
-/* Returns whether the archive was written without sums (torch.serialization.set_crc32_options). All
- * of them are 0 then, also those of records that have bytes. */
-static bool has_no_sums(const struct shf_zip *zip)
-{
-	for (size_t i = 0; i < zip->n; i++)
-		if (zip->records[i].crc)
-			return false;
-	return zip->n > 0;
-}
-
-int shf_torch_zip_verify(const struct shf_zip *zip, const struct shf_region *r, const char *file,
-                         uint64_t at, struct shf_foreign_findings *to, struct sheaf_error *err)
-{
-	struct shf_crc32 *crc = shf_alloc(1, sizeof(*crc));
-	uint8_t *buf = shf_alloc(VERIFY_CHUNK, 1);
-	int rc = crc && buf ? 0 : shf_fail(err, SHEAF_ENOMEM, "%s: no memory to verify it",
-					   r->where);
-
-	if (rc == 0)
-		shf_crc32_init(crc);
-	to->unproved |= has_no_sums(zip);
-	for (size_t i = 0; i < zip->n && rc == 0 && !to->unproved; i++) {
-		const struct shf_zip_record *record = &zip->records[i];
-		struct sheaf_error e = { 0 };
-		uint64_t data = record->at;
-		uint32_t sum = 0;
-
-		rc = sum_record(crc, record, r, buf, &data, &sum, &e);
-		if (rc == 0 && sum != record->crc) {
-			shf_fail(&e, SHEAF_ECORRUPT, "%s: record %.*s at byte %" PRIu64 " has "
-				 "CRC-32 "
-			         "%08x, want %08x", r->where, shf_name_show(record->name),
-			         record->name, at + data, sum, record->crc);
-			to->found(to->arg, true, file, (int64_t)(at + data), &e);
-		} else if (rc == SHEAF_EFORMAT) {
-			to->found(to->arg, false, file, (int64_t)(at + record->at), &e);
-			rc = 0;
-		} else if (rc < 0 && err) {
-			*err = e;
-		}
-		to->bytes += record->bytes;
-	}
-	shf_free(crc);
-	shf_free(buf);
 	return rc;
 }

@@ -26,9 +26,4 @@ void shf_torch_zip_release(struct shf_torch_zip *z);
  * of the tensor, for sentences. */
 int shf_torch_zip_place(const struct shf_torch_zip *z, const struct shf_torch_tensor *t,
                         const char *name, uint64_t *at, int64_t *stride, struct sheaf_error *err);
-/* Compares the records of an archive with their CRC-32, which torch does not, and reports to `to`
- * every one whose data has another. file: its name, for reports. at: where the region begins in
- * that file. Returns 0 after findings, too. */
-int shf_torch_zip_verify(const struct shf_zip *zip, const struct shf_region *r, const char *file,
-                         uint64_t at, struct shf_foreign_findings *to, struct sheaf_error *err);
 #endif

@@ -16,6 +16,7 @@
 #define LOCATOR_BYTES 20        /* tells where the zip64 end record is */
 #define ENTRY_BYTES 46          /* of the directory, without its texts */
 #define LOCAL_BYTES 30          /* local header, without its texts */
+#define METHOD_DEFLATE 8
 #define DIRECTORY_MAX (UINT64_C(1) << 30)
 #define ZIP_NAME_MAX 4096
 
@@ -89,9 +90,9 @@ static int read_end(struct zip_end *e, const struct shf_region *r, struct sheaf_
 }
 
 /* Takes the sizes that do not fit 32 bits from the extra field. */
-static bool take_zip64(struct shf_zip_record *rec, uint64_t *packed, const uint8_t *p, size_t n)
+static bool take_zip64(struct shf_zip_record *rec, const uint8_t *p, size_t n)
 {
-	uint64_t *const wants[] = { &rec->bytes, packed, &rec->at };
+	uint64_t *const wants[] = { &rec->bytes, &rec->packed, &rec->at };
 
 	while (n >= 4) {
 		size_t len = shf_get16(p + 2);
@@ -119,7 +120,6 @@ static int64_t read_entry(struct shf_zip_record *rec, const uint8_t *p, size_t n
                           const struct shf_region *r, struct shf_arena *arena,
                           struct sheaf_error *err)
 {
-	uint64_t packed;
 	size_t name_n, extra_n, note_n;
 
 	if (n < ENTRY_BYTES || shf_get32(p) != 0x02014b50)
@@ -139,15 +139,16 @@ static int64_t read_entry(struct shf_zip_record *rec, const uint8_t *p, size_t n
 	if (!rec->name || !rec->raw)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its directory", r->where);
 	rec->crc = shf_get32(p + 16);
-	packed = shf_get32(p + 20);
+	rec->packed = shf_get32(p + 20);
 	rec->bytes = shf_get32(p + 24);
 	rec->at = shf_get32(p + 42);
-	if (!take_zip64(rec, &packed, p + ENTRY_BYTES + name_n, extra_n))
+	if (!take_zip64(rec, p + ENTRY_BYTES + name_n, extra_n))
 		return zip_bad(r, at, "an entry has a broken extra field", err);
 	if (shf_get16(p + 8) & 1)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: record %.*s is encrypted, which is not "
 		                "read", r->where, shf_name_show(rec->name), rec->name);
-	if (shf_get16(p + 10) || packed != rec->bytes)
+	rec->deflated = shf_get16(p + 10) == METHOD_DEFLATE;
+	if ((shf_get16(p + 10) && !rec->deflated) || (!rec->deflated && rec->packed != rec->bytes))
 		return shf_fail(err, SHEAF_EFORMAT, "%s: record %.*s is compressed (method %u), "
 		                "which is not read", r->where, shf_name_show(rec->name), rec->name,
 		                shf_get16(p + 10));
@@ -179,11 +180,11 @@ static int check_records(struct shf_zip *z, uint64_t limit, const struct shf_reg
 	for (size_t i = 0; i < z->n; i++) {
 		a[i].end = i + 1 < z->n ? a[i + 1].at : limit;
 		if (a[i].at > limit || a[i].end - a[i].at < LOCAL_BYTES ||
-		    a[i].bytes > a[i].end - a[i].at - LOCAL_BYTES)
+		    a[i].packed > a[i].end - a[i].at - LOCAL_BYTES)
 			return shf_fail(err, SHEAF_EFORMAT, "%s: zip archive: record %.*s of %"
 			                PRIu64 " bytes at byte %" PRIu64 " overlaps what follows "
 					"it",
-			                r->where, shf_name_show(a[i].name), a[i].name, a[i].bytes,
+			                r->where, shf_name_show(a[i].name), a[i].name, a[i].packed,
 			                a[i].at);
 	}
 	if (z->n)
@@ -245,8 +246,8 @@ const struct shf_zip_record *shf_zip_find(const struct shf_zip *z, const char *n
 	return NULL;
 }
 
-int shf_zip_data(const struct shf_zip_record *rec, const struct shf_region *r, uint64_t *data,
-                 struct sheaf_error *err)
+int shf_zip_packed(const struct shf_zip_record *rec, const struct shf_region *r,
+                   struct shf_packed *packed, struct sheaf_error *err)
 {
 	uint8_t b[LOCAL_BYTES + 256];
 	size_t name_n = strlen(rec->raw), n = LOCAL_BYTES + (name_n < 256 ? name_n : 256);
@@ -261,9 +262,27 @@ int shf_zip_data(const struct shf_zip_record *rec, const struct shf_region *r, u
 		                "beginning of record %.*s", r->where, rec->at,
 		                shf_name_show(rec->name), rec->name);
 	head = LOCAL_BYTES + name_n + shf_get16(b + 28);
-	if (head + rec->bytes > rec->end - rec->at)
+	if (head + rec->packed > rec->end - rec->at)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: zip archive: record %.*s overlaps what "
 		                "follows it", r->where, shf_name_show(rec->name), rec->name);
-	*data = rec->at + head;
+	*packed = (struct shf_packed){ .at = rec->at + head, .bytes = rec->packed,
+		.decoded = rec->bytes,
+		.codec = rec->deflated ? SHF_CODEC_DEFLATE : SHF_CODEC_NONE };
 	return 0;
+}
+
+int shf_zip_data(const struct shf_zip_record *rec, const struct shf_region *r, uint64_t *data,
+                 struct sheaf_error *err)
+{
+	struct shf_packed packed;
+	int rc;
+
+	if (rec->deflated)
+		return shf_fail(err, SHEAF_EFORMAT, "%s: record %.*s is compressed (method %u), "
+		                "which is not read", r->where, shf_name_show(rec->name), rec->name,
+		                METHOD_DEFLATE);
+	rc = shf_zip_packed(rec, r, &packed, err);
+	if (rc == 0)
+		*data = packed.at;
+	return rc;
 }

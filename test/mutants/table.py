@@ -1956,15 +1956,29 @@ blind("storage_lies", "a storage may be shorter than the pickle says",
       "foreign/torch_place.c:shf_torch_place",
       "view > have || t->storage_bytes > have - view", TORCH + "a_tensor_that_leaves_its_storage")
 blind("zip_sum_not_compared", "a record of a zip archive is not compared with its CRC-32",
-      "foreign/torch_zip.c:shf_torch_zip_verify", "rc == 0 && sum != record->crc",
+      "foreign/zip_verify.c:shf_zip_verify", "rc == 0 && sum != record->crc",
       TORCH + "a_flipped_bit_is_found")
 blind("zip_overlap_allowed", "two records of a zip archive may share bytes",
       "foreign/zip.c:check_records", "a[i].at > limit || a[i].end - a[i].at < LOCAL_BYTES || "
-      "a[i].bytes > a[i].end - a[i].at - LOCAL_BYTES", TORCH + "archives_that_torch_does_not")
+      "a[i].packed > a[i].end - a[i].at - LOCAL_BYTES", TORCH + "archives_that_torch_does_not")
 blind("zip_name_not_compared", "a record of a zip archive is taken for another one",
-      "foreign/zip.c:shf_zip_data", "shf_get32(b) != SHF_ZIP_MAGIC || "
+      "foreign/zip.c:shf_zip_packed", "shf_get32(b) != SHF_ZIP_MAGIC || "
       "shf_get16(b + 26) != name_n || memcmp(b + LOCAL_BYTES, rec->raw, n - LOCAL_BYTES)",
       TORCH + "archives_that_torch_does_not")
+NUMPY = "sim/test_numpy_files: "
+bug("npy_fortran_as_c", "an array in the order of Fortran is read as if it were in that of C",
+    "foreign/npy_head.c:take_entry", 'h->fortran = literal_word(l, "True");',
+    'h->fortran = literal_word(l, "True") && !MUTANT;', NUMPY + "an_archive_loads_in_any_layout")
+blind("npy_big_endian_read", "a big-endian array is read as if it were little-endian",
+      "foreign/npy_head.c:take_type", "big && shf_dtype(h->dtype)->bits > 8",
+      NUMPY + "headers_that_lie")
+bug("unpack_ring_overtaken", "bytes that the ring has given up are taken for those that it has",
+    "foreign/unpack.c:ring_more", "u->lo = u->hi + n - u->room;",
+    "u->lo = MUTANT ? u->lo : u->hi + n - u->room;",
+    NUMPY + "compressed_parts_are_read_from_any_byte")
+bug("unpack_end_not_checked", "compressed bytes may go on after what they should be",
+    "foreign/unpack.c:ring_more", "return u->hi == u->of->decoded ?",
+    "return u->hi == u->of->decoded && !MUTANT ?", NUMPY + "a_compressed_record_that_is_not")
 blind("call_not_refused", "a pickle that would call os.system is read as data",
       "foreign/pickle.c:is_refused", "shf_pickle_is_refused(func, args)",
       PICKLE + "what_would_call")

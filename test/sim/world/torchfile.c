@@ -152,13 +152,16 @@ struct archive {
 
 /* Adds a record as torch does: the local header has no sizes, the data begins at a multiple of 64,
  * and a descriptor follows it. */
-static void add_record(struct archive *a, const char *name, const uint8_t *data, size_t n)
+/* Adds a record. packed: its data as deflate has them, or p NULL. */
+static void add_packed(struct archive *a, const char *name, const uint8_t *data, size_t n,
+                       struct torch_bytes packed)
 {
 	size_t name_n = strlen(name), at = a->file.n;
 	size_t pad = (64 - (at + 30 + name_n + 4) % 64) % 64;
 	bool odd = strstr(name, "data/0") != NULL;
 	uint16_t flags = a->flaw == TORCH_ENCRYPTED && odd ? 0x809 : 0x808;
-	uint16_t method = a->flaw == TORCH_COMPRESSED && odd ? 8 : 0;
+	uint16_t method = (a->flaw == TORCH_COMPRESSED && odd) || packed.p ? 8 : 0;
+	size_t stored = packed.p ? packed.n : n;
 	uint32_t crc = a->flaw == TORCH_NO_SUMS ? 0 : crc_of(data, n);
 
 	add_number(&a->file, 0x04034b50, 4);
@@ -176,10 +179,10 @@ static void add_record(struct archive *a, const char *name, const uint8_t *data,
 	add_number(&a->file, pad, 2);
 	for (size_t i = 0; i < pad; i++)
 		add_string(&a->file, "Z");
-	torch_add(&a->file, data, n);
+	torch_add(&a->file, packed.p ? packed.p : data, stored);
 	add_number(&a->file, 0x08074b50, 4);
 	add_number(&a->file, crc, 4);
-	add_number(&a->file, n, 4);
+	add_number(&a->file, stored, 4);
 	add_number(&a->file, n, 4);
 	add_number(&a->dir, 0x02014b50, 4);
 	add_number(&a->dir, 0, 4);
@@ -187,13 +190,18 @@ static void add_record(struct archive *a, const char *name, const uint8_t *data,
 	add_number(&a->dir, method, 2);
 	add_number(&a->dir, 0, 4);
 	add_number(&a->dir, crc, 4);
-	add_number(&a->dir, n + (a->flaw == TORCH_OVERLAP && odd ? 200 : 0), 4);
+	add_number(&a->dir, stored + (a->flaw == TORCH_OVERLAP && odd ? 200 : 0), 4);
 	add_number(&a->dir, n + (a->flaw == TORCH_OVERLAP && odd ? 200 : 0), 4);
 	add_number(&a->dir, name_n, 2);
 	add_number(&a->dir, 0, 12);
 	add_number(&a->dir, at, 4);
 	torch_add(&a->dir, a->flaw == TORCH_NUL_NAME && odd ? "a\0data/0" : name, name_n);
 	a->records++;
+}
+
+static void add_record(struct archive *a, const char *name, const uint8_t *data, size_t n)
+{
+	add_packed(a, name, data, n, (struct torch_bytes){ NULL, 0, 0 });
 }
 
 static struct torch_bytes end_archive(struct archive *a)
@@ -224,6 +232,15 @@ struct torch_bytes torch_archive_of(const void *pickle, size_t n)
 	add_record(&a, "a/data.pkl", pickle, n);
 	add_record(&a, "a/byteorder", (const uint8_t *)"little", 6);
 	add_record(&a, "a/data/0", data, 64);
+	return end_archive(&a);
+}
+
+struct torch_bytes torch_zip(const struct torch_record *r, int n)
+{
+	struct archive a = { .flaw = TORCH_SOUND };
+
+	for (int i = 0; i < n; i++)
+		add_packed(&a, r[i].name, r[i].data.p, r[i].data.n, r[i].packed);
 	return end_archive(&a);
 }
 

@@ -32,6 +32,12 @@ void torch_int(struct torch_bytes *b, int64_t v);
 void torch_put(struct torch_bytes *b, const struct torch_tensor *t, int n, int i);
 /* Returns the values of a tensor where they belong in its storage. */
 struct torch_bytes torch_storage(const struct torch_tensor *t);
+struct torch_record {           /* of a zip archive; packed.p: NULL, or its data in deflate */
+	const char *name;
+	struct torch_bytes data, packed;
+};
+/* Returns an archive of these records. */
+struct torch_bytes torch_zip(const struct torch_record *r, int n);
 /* Returns an archive with a folder of this name, a pickle, and storages 0 to n - 1. */
 struct torch_bytes torch_archive_with(const char *folder, const struct torch_bytes *pickle,
                                       const struct torch_bytes *storages, int n);

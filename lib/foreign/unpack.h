@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Compressed parts of files, read as what they stand for. A part is decoded from its beginning, and
+ * the bytes that were decoded last stay in a buffer: reads that go forward continue there, and a
+ * read of what is no longer in the buffer begins again. So a part of any size takes bounded
+ * memory. */
+#ifndef SHF_UNPACK_H
+#define SHF_UNPACK_H
+#include "mem.h"
+#include "region.h"
+
+enum shf_codec {
+	SHF_CODEC_NONE, SHF_CODEC_DEFLATE, /* raw, as in zip archives */
+	SHF_CODEC_ZLIB, SHF_CODEC_GZIP, SHF_CODEC_ZSTD, SHF_CODEC_BLOSC
+};
+#define SHF_UNPACK_ROOM (UINT64_C(64) << 20)    /* bytes of the buffer, at most; and of a part of
+                                                 * blosc, which is decoded as a whole */
+struct shf_packed {
+	const uint8_t *here;            /* NULL: it is in a file; else it is here */
+	uint64_t at, bytes;             /* where it begins in its file; how long it is */
+	uint64_t decoded;               /* bytes that it stands for */
+	enum shf_codec codec;
+};
+/* Returns its name, for sentences. */
+const char *shf_codec_name(enum shf_codec codec);
+/* Returns whether the library was built with what decodes it. */
+bool shf_codec_is_built(enum shf_codec codec);
+
+struct shf_unpacker {           /* a part that is being read */
+	const struct shf_packed *of;    /* borrowed */
+	struct shf_codec_state *codec;  /* owned; NULL: not begun */
+	uint8_t *in, *out;              /* owned; NULL: not made yet. out: a ring of `room` bytes,
+	                                 * in which byte i of what is decoded is at i % room */
+	uint64_t room;
+	uint64_t fed;                   /* bytes of the part that were read from the file */
+	uint64_t lo, hi;                /* what of the decoded bytes is in the ring */
+	size_t in_i, in_n;              /* of `in`: what is next; how many bytes it has */
+	bool ended;                     /* the codec has seen the end */
+};
+/* room: see above; the ring is never larger than the part needs. */
+void shf_unpacker_init(struct shf_unpacker *u, const struct shf_packed *of, uint64_t room);
+void shf_unpacker_release(struct shf_unpacker *u);
+/* Returns how much memory it takes while it is being read. */
+uint64_t shf_unpacker_bytes(const struct shf_unpacker *u);
+/* Reads n decoded bytes from byte `at` on. r: the file. EFORMAT: the part is damaged, ends earlier,
+ * or goes on after `decoded` bytes, which is found out when the last byte is read. */
+int shf_unpacker_read(struct shf_unpacker *u, const struct shf_region *r, uint8_t *to, uint64_t n,
+                      uint64_t at, struct sheaf_error *err);
+/* Decodes n bytes, whose decoded length is not known, into *out. Returns false if they are damaged,
+ * are more than `most` decoded bytes (*why is set), or if memory is out (out->oom). Not for
+ * blosc. */
+bool shf_unpack_all(enum shf_codec codec, const uint8_t *in, size_t n, size_t most,
+                    struct shf_buf *out, const char **why);
+#endif
