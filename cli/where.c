@@ -4,10 +4,13 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "sheaf-admin.h"
 #include "sheaf-inspect.h"
 #include "workload.h"
@@ -25,17 +28,18 @@ static bool is_number(const char *s)
 }
 
 /* Whether a directory with this entry is a checkpoint: one of this library, of Hugging Face, of
- * torch, of Paddle, whose flex checkpoints are folders of folders, or of DeepSpeed, which names the
- * folder of its newest save in a file. */
+ * torch, of Paddle, whose flex checkpoints are folders of folders, of DeepSpeed, which names the
+ * folder of its newest save in a file, or of Orbax and Zarr. */
 static bool is_weights(const char *name)
 {
 	static const char *const names[] = { "sheaf.json", "sheaf.sums", ".metadata",
 		"model_meta.json", "model_state", "optimizer_state", "master_weight", "ema_state",
-		"latest", "latest_universal" };
+		"latest", "latest_universal", "manifest.ocdbt", "_METADATA", "_CHECKPOINT_METADATA",
+		".zarray", ".zgroup", "zarr.json" };
 	static const char *const tails[] = { ".safetensors", ".safetensors.index.json", ".distcp",
 		"_states.pt" };
 
-	if (strncmp(name, "global_step", 11) == 0)
+	if (strncmp(name, "global_step", 11) == 0 || strncmp(name, "ocdbt.process_", 14) == 0)
 		return true;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(name, names[i]) == 0)
@@ -43,6 +47,21 @@ static bool is_weights(const char *name)
 	for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++)
 		if (ends(name, tails[i]))
 			return true;
+	return false;
+}
+
+/* Whether an entry of a directory is a save of a run of Orbax, or an array of Zarr: these have no
+ * file beside them that would say so. */
+static bool is_orbax_folder(int dir, const char *name)
+{
+	static const char *const files[] = { "_CHECKPOINT_METADATA", ".zarray", "zarr.json" };
+	char path[300];
+
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		snprintf(path, sizeof(path), "%.255s/%s", name, files[i]);
+		if (faccessat(dir, path, F_OK, 0) == 0)
+			return true;
+	}
 	return false;
 }
 
@@ -60,7 +79,7 @@ static int kind_of_dir(const char *path, enum cli_kind *kind, bool *bare)
 	while (errno = 0, (e = readdir(d))) {
 		run |= strcmp(e->d_name, ".sheaf") == 0;
 		steps |= strncmp(e->d_name, "checkpoint-", 11) == 0 && is_number(e->d_name + 11);
-		weights |= is_weights(e->d_name);
+		weights |= is_weights(e->d_name) || is_orbax_folder(dirfd(d), e->d_name);
 	}
 	rc = -errno;
 	closedir(d);

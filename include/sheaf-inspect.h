@@ -14,7 +14,7 @@ extern "C" {
 
 /* Opens anything that sheaf can read, by its path: a checkpoint, a Hugging Face directory, one
  * safetensors file, a file of torch.save, paddle.save or NumPy, a directory of
- * torch.distributed.checkpoint, or a checkpoint of DeepSpeed or of a trainer with Paddle
+ * torch.distributed.checkpoint, or a checkpoint of DeepSpeed, of Orbax or of a trainer with Paddle
  * (doc/formats.md). Nothing in them is executed. Checkpoints of other programs have no digests, and
  * reports say so.
  * step   receives the checkpoint. Close it with sheaf_checkpoint_close.

@@ -65,6 +65,9 @@ struct shf_foreign_tensor {
 	/* In each group of flip_every bytes the highest bit of byte flip_at is inverted: the sign
 	 * of a number, or of one part of it. flip_every 0: nothing is inverted. */
 	uint8_t flip_every, flip_at;
+	/* NULL, or the bytes of an item (in the arena), which all items that are in no piece
+	 * have. */
+	const uint8_t *fill;
 };
 struct shf_foreign_file {
 	const char *name;               /* relative to the checkpoint; of a single file its name */
@@ -152,7 +155,8 @@ struct shf_foreign_format {
 /* The formats, one file each. */
 extern const struct shf_foreign_format shf_torch_save, shf_torch_legacy, shf_torch_dcp,
 	shf_torch_hf, shf_paddle_save, shf_paddle_unified, shf_paddle_flex, shf_paddle_sharding,
-	shf_deepspeed, shf_npy, shf_npz;
+	shf_deepspeed, shf_npy, shf_npz,
+	shf_orbax, shf_zarr;
 
 /* Returns whether what lies at `path` is of a format in this room: 1, 0, or a negative code. A
  * directory that has a sheaf.json is never. */

@@ -110,8 +110,9 @@ static bool is_plain_path(const char *path)
 {
 	char part[256];
 
-	while (path_part(&path, part))
-		;
+	while (strchr(path, '/'))
+		if (!path_part(&path, part))
+			return false;
 	return shf_plain_is_valid(path);
 }
 

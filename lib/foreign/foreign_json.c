@@ -45,7 +45,9 @@ int shf_foreign_json_notes(struct shf_foreign *f, const char *folder, const char
 		else if (!note_value(f, &j, shf_json_next(&j), &key, &rc, err))
 			break;
 	}
-	if (rc == 0 && kind != SHF_JSON_OBJECT_END)
+	if (rc == 0 && j.scratch.oom)
+		rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a note", f->path);
+	else if (rc == 0 && kind != SHF_JSON_OBJECT_END)
 		rc = shf_foreign_note(f, err, prefix, strlen(prefix), "%s is not a JSON object, "
 		                      "and was not read", file);
 	shf_json_release(&j);

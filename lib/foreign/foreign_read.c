@@ -157,6 +157,13 @@ static int gather_box(struct shf_foreign *f, const struct shf_foreign_tensor *t,
 	return rc;
 }
 
+/* Sets n items to the same. */
+static void fill_items(const struct shf_foreign_tensor *t, uint8_t *to, uint64_t n, uint64_t item)
+{
+	for (uint64_t i = 0; i < n; i++)
+		memcpy(to + i * item, t->fill, item);
+}
+
 /* Reads items [lo, hi) of the tensor. */
 static int gather_items(struct shf_foreign *f, const struct shf_foreign_tensor *t, uint8_t *to,
                         uint64_t lo, uint64_t hi, struct gather *g)
@@ -168,7 +175,9 @@ static int gather_items(struct shf_foreign *f, const struct shf_foreign_tensor *
 
 	if (f->format->items)
 		return f->format->items(f, t, to, lo, hi, g->err);
-	if (t->n == 1 || t->ndim > SHEAF_DIMS_MAX) {
+	if (t->fill)
+		fill_items(t, to, hi - lo, g->s.item);
+	if (!t->fill && (t->n == 1 || t->ndim > SHEAF_DIMS_MAX)) {
 		rc = piece_get(f, t, t->first, &p, g->err);
 		if (rc == 0 && t->n == 1 && shf_foreign_is_row_major(t, p.stride)) {
 			rc = shf_foreign_region(f, p.file, &g->region, g->err);

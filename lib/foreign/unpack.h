@@ -19,6 +19,9 @@ struct shf_packed {
 	uint64_t at, bytes;             /* where it begins in its file; how long it is */
 	uint64_t decoded;               /* bytes that it stands for */
 	enum shf_codec codec;
+	/* A CRC-32C follows it where it is stored; the last four decoded bytes are one of those
+	 * before them. They are not compared here. */
+	bool sum_after, sum_inside;
 };
 /* Returns its name, for sentences. */
 const char *shf_codec_name(enum shf_codec codec);

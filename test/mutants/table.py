@@ -1979,6 +1979,34 @@ bug("unpack_ring_overtaken", "bytes that the ring has given up are taken for tho
 bug("unpack_end_not_checked", "compressed bytes may go on after what they should be",
     "foreign/unpack.c:ring_more", "return u->hi == u->of->decoded ?",
     "return u->hi == u->of->decoded && !MUTANT ?", NUMPY + "a_compressed_record_that_is_not")
+ORBAX = "sim/test_orbax: "
+bug("zarr_border_chunk_cut", "a chunk at the border of an array is read as if it were not whole",
+    "foreign/zarr.c:add_chunk", ".stride = a->stride,", ".stride = MUTANT ? NULL : a->stride,",
+    ORBAX + "chunks_of_every_kind")
+bug("zarr_order_ignored", "the items of a chunk are taken to be in the order of C",
+    "foreign/zarr.c:set_strides", "int d = a->z.coding.order[i];",
+    "int d = MUTANT ? i : a->z.coding.order[i];", ORBAX + "chunks_of_every_kind")
+bug("zarr_shard_from_its_start", "a chunk of a shard is read from the start of the shard",
+    "foreign/zarr.c:add_shard", "kv->at + off, len, kv->file };",
+    "kv->at + (MUTANT ? 0 : off), len, kv->file };", ORBAX + "chunks_of_every_kind")
+bug("ocdbt_value_from_start", "a value of OCDBT is read from the start of its data file",
+    "foreign/zarr.c:add_chunk", ".file = kv->file, .at = kv->at };",
+    ".file = kv->file, .at = MUTANT ? 0 : kv->at };", ORBAX + "databases_of_every_height")
+bug("zarr_fill_left_out", "chunks that are not stored keep what the memory had",
+    "foreign/foreign_read.c:gather_items", "if (t->fill) fill_items", "if (t->fill && !MUTANT) "
+    "fill_items", ORBAX + "chunks_that_are_not_stored")
+blind("zarr_big_endian_read", "a big-endian array is read as if it were little-endian",
+      "foreign/zarr_meta.c:set_type", "order == '>' && shf_dtype(t->type)->bits > 8",
+      ORBAX + "metadata_that_lie")
+blind("ocdbt_sum_not_compared", "a node of OCDBT is not compared with its CRC-32C",
+      "foreign/ocdbt.c:body_open", "sum != want", ORBAX + "databases_that_lie")
+blind("zarr_lost_chunk_filled", "a lost chunk is filled although the program stored all",
+      "foreign/zarr.c:add_array", "a->s->all_stored", ORBAX + "what_the_tree_of_an_item")
+blind("zarr_crc_not_compared", "a chunk is not compared with its CRC-32C",
+      "foreign/zarr.c:check_part", "rc == 0 && sum != want", ORBAX + "a_flipped_bit_of_a_chunk")
+bug("orbax_unfinished_item", "an item whose save has not finished is left out",
+    "foreign/orbax.c:add_items", "rc = strstr(name, TEMPORARY)", "rc = strstr(name, TEMPORARY) && "
+    "!MUTANT", ORBAX + "items_of_a_save")
 blind("call_not_refused", "a pickle that would call os.system is read as data",
       "foreign/pickle.c:is_refused", "shf_pickle_is_refused(func, args)",
       PICKLE + "what_would_call")
