@@ -68,6 +68,8 @@ struct shf_foreign_tensor {
 	/* NULL, or the bytes of an item (in the arena), which all items that are in no piece
 	 * have. */
 	const uint8_t *fill;
+	const char *refused;            /* NULL, or why its values cannot be read, for sentences:
+	                                 * "is ..." */
 };
 struct shf_foreign_file {
 	const char *name;               /* relative to the checkpoint; of a single file its name */
@@ -156,7 +158,7 @@ struct shf_foreign_format {
 extern const struct shf_foreign_format shf_torch_save, shf_torch_legacy, shf_torch_dcp,
 	shf_torch_hf, shf_paddle_save, shf_paddle_unified, shf_paddle_flex, shf_paddle_sharding,
 	shf_deepspeed, shf_npy, shf_npz,
-	shf_orbax, shf_zarr;
+	shf_orbax, shf_zarr, shf_gguf;
 
 /* Returns whether what lies at `path` is of a format in this room: 1, 0, or a negative code. A
  * directory that has a sheaf.json is never. */

@@ -236,6 +236,9 @@ int shf_foreign_gather(struct shf_foreign *f, const struct shf_foreign_tensor *t
 
 	if (!always(item > 0 && item <= 16))
 		return shf_fail(err, SHEAF_EBUG, "%s: items smaller than a byte", f->path);
+	if (t->refused)
+		return shf_fail(err, SHEAF_EFORMAT, "%s: tensor %.*s %s", f->path,
+		                shf_name_show(t->name), t->name, t->refused);
 	g.s = (struct shf_strided){ .item = item, .read = gather_read, .arg = &g };
 	head = (item - at % item) % item;
 	head = head < n ? head : n;

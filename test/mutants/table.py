@@ -2007,6 +2007,17 @@ blind("zarr_crc_not_compared", "a chunk is not compared with its CRC-32C",
 bug("orbax_unfinished_item", "an item whose save has not finished is left out",
     "foreign/orbax.c:add_items", "rc = strstr(name, TEMPORARY)", "rc = strstr(name, TEMPORARY) && "
     "!MUTANT", ORBAX + "items_of_a_save")
+GGUF = "sim/test_gguf: "
+bug("gguf_dims_forward", "the dimensions of a tensor of GGUF are taken in the order of the file",
+    "foreign/gguf.c:gguf_dims", "dims[n - 1 - d] = (int64_t)v;",
+    "dims[MUTANT ? d : n - 1 - d] = (int64_t)v;", GGUF + "a_file_loads_in_any_layout")
+bug("gguf_data_not_aligned", "the data of GGUF are taken to begin right behind the list",
+    "foreign/gguf.c:place_tensors", "data = (g->at + g->align - 1) / g->align * g->align;",
+    "data = MUTANT ? g->at : (g->at + g->align - 1) / g->align * g->align;",
+    GGUF + "a_file_loads_in_any_layout")
+bug("gguf_quantised_read", "the blocks of a quantised tensor are read as values",
+    "foreign/foreign_read.c:shf_foreign_gather", "if (t->refused)", "if (t->refused && !MUTANT)",
+    GGUF + "a_quantised_tensor")
 blind("call_not_refused", "a pickle that would call os.system is read as data",
       "foreign/pickle.c:is_refused", "shf_pickle_is_refused(func, args)",
       PICKLE + "what_would_call")
