@@ -9,6 +9,7 @@ import os
 import struct
 import sys
 
+from seeds_arrays import ARRAYS
 from seeds_deepspeed import DEEPSPEED
 from seeds_map import MAP
 from seeds_paddle import PADDLE
@@ -444,7 +445,7 @@ def main():
     for target, inputs in (("json", JSON), ("safetensors", SAFETENSORS), ("index", INDEX),
                            ("manifest", MANIFEST), ("sums", SUMS), ("dir", DIR),
                            ("text", TEXT), ("state", STATE), ("card", CARD),
-                           ("have", HAVE), ("torch", TORCH), ("paddle", PADDLE),
+                           ("have", HAVE), ("torch", TORCH), ("arrays", ARRAYS), ("paddle", PADDLE),
                            ("deepspeed", DEEPSPEED), ("map", MAP)):
         folder = os.path.join(root, target)
         os.makedirs(folder, exist_ok=True)
