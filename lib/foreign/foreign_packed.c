@@ -1,20 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* f->unpacking is the list of parts that are kept, the one that was read last first. Threads that
- * read the same part wait for each other; threads that read different ones do not. */
+ * read the same part wait for each other, and the one that reads the lowest byte goes first:
+ * threads that convert a tensor take parts of 4 MiB in order, and would else find that another one
+ * has gone on so far that the decoding must begin again. Threads that read different parts do not
+ * wait. */
 #include "foreign_packed.h"
 #include "err.h"
 #include "mem.h"
 
+struct waiting { uint64_t at; struct waiting *next; };  /* a thread */
 struct shf_unpacking {
 	struct shf_unpacking *next;     /* guarded by f->lock */
 	uint32_t users;                 /* guarded by f->lock; threads that read it or wait */
 	pthread_mutex_t lock;
-	struct shf_unpacker unpacker;   /* guarded by lock */
+	pthread_cond_t turn;            /* busy has become false */
+	bool busy;                      /* guarded by lock; a thread reads */
+	struct waiting *waiting;        /* guarded by lock */
+	struct shf_unpacker unpacker;   /* of the thread that has set busy */
 };
 
 static void unpacking_free(struct shf_unpacking *x)
 {
 	shf_unpacker_release(&x->unpacker);
+	pthread_cond_destroy(&x->turn);
 	pthread_mutex_destroy(&x->lock);
 	shf_free(x);
 }
@@ -57,6 +65,7 @@ static struct shf_unpacking *unpacking_get(struct shf_foreign *f, const struct s
 		x = shf_zalloc(1, sizeof(*x));
 		if (x) {
 			pthread_mutex_init(&x->lock, NULL);
+			pthread_cond_init(&x->turn, NULL);
 			shf_unpacker_init(&x->unpacker, p, SHF_UNPACK_ROOM);
 		}
 	}
@@ -76,6 +85,40 @@ static struct shf_unpacking *unpacking_get(struct shf_foreign *f, const struct s
 	return x;
 }
 
+/* Whether no other thread waits for a lower byte. */
+static bool is_lowest(const struct shf_unpacking *x, uint64_t at)
+{
+	for (const struct waiting *w = x->waiting; w; w = w->next)
+		if (w->at < at)
+			return false;
+	return true;
+}
+
+/* Waits for the turn of a thread that reads from byte `at` on. */
+static void turn_take(struct shf_unpacking *x, uint64_t at)
+{
+	struct waiting me = { .at = at }, **of;
+
+	pthread_mutex_lock(&x->lock);
+	me.next = x->waiting;
+	x->waiting = &me;
+	while (x->busy || !is_lowest(x, at))
+		pthread_cond_wait(&x->turn, &x->lock);
+	for (of = &x->waiting; *of != &me;)
+		of = &(*of)->next;
+	*of = me.next;
+	x->busy = true;
+	pthread_mutex_unlock(&x->lock);
+}
+
+static void turn_end(struct shf_unpacking *x)
+{
+	pthread_mutex_lock(&x->lock);
+	x->busy = false;
+	pthread_cond_broadcast(&x->turn);
+	pthread_mutex_unlock(&x->lock);
+}
+
 int shf_foreign_packed_read(struct shf_foreign *f, const struct shf_packed *p,
                             const struct shf_region *r, uint8_t *to, uint64_t n, uint64_t at,
                             struct sheaf_error *err)
@@ -86,9 +129,9 @@ int shf_foreign_packed_read(struct shf_foreign *f, const struct shf_packed *p,
 	if (!x)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to decode a part of it",
 		                r->where);
-	pthread_mutex_lock(&x->lock);
+	turn_take(x, at);
 	rc = shf_unpacker_read(&x->unpacker, r, to, n, at, err);
-	pthread_mutex_unlock(&x->lock);
+	turn_end(x);
 	pthread_mutex_lock(&f->lock);
 	x->users--;
 	pthread_mutex_unlock(&f->lock);
