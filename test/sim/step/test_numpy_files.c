@@ -161,24 +161,52 @@ TEST(headers_that_lie_are_refused_by_what_is_wrong)
 	}
 }
 
+/* Of less than the directory says, and of more. */
 TEST(a_compressed_record_that_is_not_what_the_directory_says_is_refused)
 {
-	struct torch_bytes one = npy_file(&two[0], false), more = npy_file(&two[2], false);
-	struct torch_record r = { .name = "w.npy", .data = one, .packed = packed_deflate(more) };
-	struct torch_bytes file;
+	struct torch_bytes one = npy_file(&two[0], false), other = one;
+	struct torch_record r = { .name = "w.npy", .data = one };
 	struct sheaf_error err;
 
-	for (int k = 0; k < 2; k++) {   /* fewer bytes; and more */
+	for (int more = 0; more < 2; more++) {
+		struct torch_bytes file;
+
+		if (more) {
+			other = (struct torch_bytes){ NULL, 0, 0 };
+			torch_add(&other, one.p, one.n);
+			torch_add(&other, "more", 4);
+		} else {
+			other.n -= 4;
+		}
+		r.packed = packed_deflate(other);
 		file = torch_zip(&r, 1);
-		CHECK_INT(opens(file.p, file.n, &err), SHEAF_EFORMAT);
+		CHECK_INT(opens(file.p, file.n, &err), more ? SHEAF_EFORMAT : SHEAF_ECORRUPT);
 		free(file.p);
 		free(r.packed.p);
-		r.data = more;
-		r.packed = packed_deflate(one);
 	}
-	free(r.packed.p);
+	free(other.p);
 	free(one.p);
-	free(more.p);
+}
+
+/* The record is noted only. */
+TEST(a_record_that_overlaps_another_one_is_refused_even_if_it_is_not_read)
+{
+	struct torch_bytes one = npy_file(&two[0], false), file;
+	struct torch_record r[] = { { .name = "notes", .data = one }, { .name = "w.npy",
+		.data = one } };
+	struct sheaf_error err;
+	uint8_t *entry;
+
+	file = torch_zip(r, 2);
+	CHECK_RC(opens(file.p, file.n, &err), 0, &err);
+	entry = memmem(file.p, file.n, "PK\1\2", 4);
+	CHECK(entry != NULL);
+	entry[21]++;            /* 256 bytes more, packed and not */
+	entry[25]++;
+	CHECK_INT(opens(file.p, file.n, &err), SHEAF_EFORMAT);
+	CHECK(strstr(err.msg, "record notes of") && strstr(err.msg, "overlaps what follows it"));
+	free(file.p);
+	free(one.p);
 }
 
 /* Each kind of a read of a part: forward, backward, and beyond what the buffer has. */
