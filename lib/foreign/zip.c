@@ -274,7 +274,7 @@ int shf_zip_packed(const struct shf_zip_record *rec, const struct shf_region *r,
 int shf_zip_data(const struct shf_zip_record *rec, const struct shf_region *r, uint64_t *data,
                  struct sheaf_error *err)
 {
-	struct shf_packed packed;
+	struct shf_packed packed = { 0 };
 	int rc;
 
 	if (rec->deflated)
