@@ -15,10 +15,10 @@ struct tr_dropout {                     /* of a step of a training */
 /* The masks of all rows of a layer, or of a head of it. */
 struct tr_dropmask {
 	uint32_t key[2];
-	uint32_t least;                 /* an item is dropped if its random word is below this */
+	uint32_t least;                 /* an item is dropped if its 16 random bits are below it */
 	float scale;                    /* of the items that are kept: 1 / (1 - rate) */
 };
-/* Returns the masks of a layer, whose rate is below 1.
+/* Returns the masks of a layer. The rate is below 1, and rounded to a multiple of 2^-16.
  * head  number in the whole model; 0 if the rows have no heads */
 struct tr_dropmask tr_dropmask_of(const struct tr_dropout *d, enum tr_purpose purpose, double rate,
 				  int64_t layer, int64_t head);
