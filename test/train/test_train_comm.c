@@ -4,8 +4,10 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <time.h>
 
 #include "leafsum.h"
+#include "link.h"
 #include "philox.h"
 #include "rankmesh.h"
 #include "ranks_threads.h"
@@ -408,6 +410,152 @@ TEST(a_rank_that_wants_a_share_of_a_sum_gets_the_bits_of_the_whole)
 	work_together(w, 3, sum_a_share);
 	for (int r = 0; r < 3; r++)
 		CHECK_RC(w[r].rc, 0, &w[r].err);
+}
+
+/* ---- in the background ---- */
+
+enum { SHARED = 1000 };
+
+/* Adds up leaves that are dealt in rounds of `each` leaves of a rank. Ranks poll differently often.
+ * All sums go on in one queue, each of some of the items. */
+static int sum_rounds(struct worker *w, const struct tr_ranks *g, int each)
+{
+	int count = w->leaves / g->n, me = g->rank;
+	const int64_t cut[] = { 0, 7, SHARED / 2, SHARED, SHARED }, own = cut[me + 1] - cut[me];
+	float *sum[TR_TREE_NODES_MAX], *node[LEAVES_MAX], *want = malloc(SHARED * sizeof(*want));
+	int blocks = 0, end[TR_TREE_NODES_MAX], rc = 0;
+	struct tr_queue q;
+
+	tr_queue_init(&q, g);
+	for (int i = 0; i < TR_TREE_NODES_MAX; i++)
+		sum[i] = malloc((size_t)own * sizeof(float) + 1);
+	for (int at = 0; at < count; at += each) {
+		const struct tr_round round = { w->leaves, at * g->n,
+						count - at < each ? count - at : each };
+		int from = round.first + me * round.each;
+		int n = tr_tree_nodes(w->leaves, from, from + round.each, end);
+
+		for (int i = 0; i < n; from = end[i++]) {
+			node[blocks + i] = malloc(SHARED * sizeof(float));
+			sum_plainly(node[blocks + i], from, end[i] - from, SHARED);
+		}
+		tr_queue_add(&q, tr_leafsum_series(g, &round, node + blocks, cut, sum, add));
+		blocks += n;
+		for (int i = 0; i < me * 3; i++)
+			tr_queue_poll(&q);
+	}
+	rc = tr_queue_wait(&q, q.added, &w->err);
+	sum_plainly(want, 0, w->leaves, SHARED);
+	if (rc == 0 && memcmp(sum[0], want + cut[me], (size_t)own * sizeof(float)) != 0)
+		rc = 1;
+	tr_queue_release(&q);
+	for (int i = 0; i < TR_TREE_NODES_MAX; i++)
+		free(sum[i]);
+	for (int i = 0; i < blocks; i++)
+		free(node[i]);
+	free(want);
+	return rc;
+}
+
+static void *sum_all_rounds(void *arg)
+{
+	struct worker *w = arg;
+
+	for (int each = 1; w->rc == 0 && each <= w->leaves / w->g.n; each++)
+		w->rc = sum_rounds(w, &w->g, each);
+	return NULL;
+}
+
+TEST(a_sum_in_rounds_has_the_bits_of_the_tree_however_the_leaves_are_dealt)
+{
+	static const int ranks[] = { 2, 3, 4, 4 }, leaves[] = { 24, 24, 12, 4 };
+
+	for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
+		struct worker w[4] = { { .rc = 0 } };
+
+		for (int r = 0; r < ranks[i]; r++)
+			w[r].leaves = leaves[i];
+		work_together(w, ranks[i], sum_all_rounds);
+		for (int r = 0; r < ranks[i]; r++)
+			CHECK_RC(w[r].rc, 0, &w[r].err);
+	}
+}
+
+TEST(the_failure_of_any_exchange_in_the_background_is_an_error_on_all_ranks)
+{
+	for (int nth = 1; nth <= 8; nth++) {
+		struct worker w[3] = { { .rc = 0 } };
+
+		for (int r = 0; r < 3; r++)
+			w[r].leaves = 12;
+		w[1].fail_at = nth;
+		work_together(w, 3, sum_all_rounds);
+		for (int r = 0; r < 3; r++) {
+			CHECK_INT(w[r].rc, TR_ELOST);
+			CHECK_INT(w[r].err.rank, 1);
+		}
+	}
+}
+
+static int64_t clock_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+enum { LINK_MS = 20 };
+
+/* Over a link with a latency of LINK_MS, and 8 Mbit/s: a millisecond for each kilobyte. */
+static void *use_link(void *arg)
+{
+	struct worker *w = arg;
+	static const char out[4000];
+	struct tr_ranks g, sub;
+	struct tr_piece send[2] = { { NULL, 0 } }, receive[2] = { { NULL, 0 } };
+	char in[sizeof(out)];
+	int64_t start;
+	size_t got;
+	void *flow;
+	int other = 1 - w->g.rank;
+
+	w->rc = tr_ranks_link(&g, &w->g, 0.008, LINK_MS * 1000, &w->err);
+	if (w->rc == 0)
+		w->rc = tr_ranks_split(&g, &sub, 0, 1, 2, &w->err);
+	start = clock_ms();
+	send[other] = (struct tr_piece){ (void *)(uintptr_t)out, sizeof(out) };
+	receive[other] = (struct tr_piece){ in, sizeof(in) };
+	if (w->rc == 0)
+		w->rc = tr_exchange_begin(&sub, send, receive, &flow, &w->err);
+	if (w->rc == 0)
+		w->rc = tr_exchange_poll(&sub, &flow, &w->err);
+	w->rc |= w->rc == 0 && flow == NULL && clock_ms() - start < LINK_MS;
+	if (w->rc == 0)
+		w->rc = tr_exchange_end(&sub, &flow, &w->err);
+	w->rc |= w->rc == 0 && clock_ms() - start < LINK_MS + 3;
+	/* The two messages are on their way together. */
+	start = clock_ms();
+	for (int i = 0; w->rc == 0 && i < 2; i++)
+		w->rc = tr_send(&sub, other, i, out, sizeof(out), &w->err);
+	for (int i = 0; w->rc == 0 && i < 2; i++) {
+		w->rc = tr_receive(&sub, other, i, in, sizeof(in), &got, &w->err);
+		w->rc |= got != sizeof(in) || clock_ms() - start < LINK_MS + 3 + 4 * i;
+	}
+	if (w->rc == 0)
+		w->rc = sum_rounds(w, &sub, 1);
+	tr_ranks_free(&sub);
+	tr_ranks_free(&g);
+	return NULL;
+}
+
+TEST(messages_over_a_link_come_late_and_whole)
+{
+	struct worker w[2] = { { .leaves = 4 }, { .leaves = 4 } };
+
+	work_together(w, 2, use_link);
+	CHECK_RC(w[0].rc, 0, &w[0].err);
+	CHECK_RC(w[1].rc, 0, &w[1].err);
 }
 
 static void *leave_or_wait(void *arg)

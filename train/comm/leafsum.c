@@ -9,17 +9,23 @@
 #define BLOCK ((int64_t)1 << 20)        /* items that are added up at once, over all ranks */
 
 struct leafsum {
+	struct tr_series series;
 	const struct tr_ranks *g;
-	int leaves;
+	struct tr_round round;
 	void (*add)(float *, const float *, int64_t);
-	const int64_t *from, *to;       /* the share of rank r: items [from[r], to[r]) */
-	/* The nodes of all ranks, for the share of the items that this rank adds up: the items of
-	 * node [from, end[from]) are at at[from]. */
+	float *node[TR_TREE_NODES_MAX], *sum[TR_TREE_NODES_MAX];
+	int64_t *cut;
+	/* A block: the share of rank r is items [from[r], to[r]). */
+	int64_t *from, *to;
+	int64_t at, size, most;         /* it begins `at` items behind each cut */
+	/* The nodes of all ranks, and those of the rounds before this one, for the share that this
+	 * rank adds up: the items of node [from, end[from]) are at at[from]. */
 	int *end;
-	float **at;
-	float *received;                /* space for the nodes of the other ranks */
+	float **place;
+	float *received, *space;        /* for the nodes of the other ranks; what is left of it */
 	struct tr_piece *out, *in;
-	int rounds;                     /* the most nodes that a rank has */
+	int turn, turns;                /* of a block: a rank sends one node in each */
+	int waits;                      /* an exchange was begun */
 };
 
 void tr_leaves_of(const struct tr_ranks *g, int leaves, int *from, int *to)
@@ -28,11 +34,22 @@ void tr_leaves_of(const struct tr_ranks *g, int leaves, int *from, int *to)
 	*to = (int)tr_cut(leaves, g->n, g->rank + 1);
 }
 
+int tr_round_nodes(const struct tr_round *round, int ranks)
+{
+	int end[TR_TREE_NODES_MAX];
+	int before = tr_tree_nodes(round->leaves, 0, round->first, end);
+	int after = tr_tree_nodes(round->leaves, 0, round->first + ranks * round->each, end);
+
+	return before > after ? before : after;
+}
+
 /* Lists the nodes of a rank, as tr_tree_nodes does. *from receives its first leaf. */
 static int nodes_of(const struct leafsum *s, int rank, int *from, int *end)
 {
-	*from = (int)tr_cut(s->leaves, s->g->n, rank);
-	return tr_tree_nodes(s->leaves, *from, (int)tr_cut(s->leaves, s->g->n, rank + 1), end);
+	const struct tr_round *r = &s->round;
+
+	*from = r->first + rank * r->each;
+	return tr_tree_nodes(r->leaves, *from, *from + r->each, end);
 }
 
 /* Returns the sum of node [low, low + n) of the tree, which is computed in the memory of the node's
@@ -43,7 +60,7 @@ static float *complete(struct leafsum *s, int low, int n, int64_t items)
 	float *a, *b;
 
 	if (s->end[low] == low + n)
-		return s->at[low];
+		return s->place[low];
 	left = tr_tree_left(n);
 	a = complete(s, low, left, items);
 	b = complete(s, low + left, n - left, items);
@@ -56,135 +73,225 @@ static int64_t share(const struct leafsum *s, int r)
 	return s->to[r] - s->from[r];
 }
 
-/* Sends each rank its share of node `round` of this rank, and receives this rank's share of node
- * `round` of each other rank into *space. */
-static int send_nodes(struct leafsum *s, float *const *node, int round, float **space,
-		      struct tr_error *err)
+/* Returns where this rank wants its share of sum i. */
+static float *sum_at(const struct leafsum *s, int i)
 {
-	int me = s->g->rank, ends[TR_TREE_NODES_MAX], from, have = nodes_of(s, me, &from, ends);
+	return s->sum[i] + s->at;
+}
+
+/* Begins a block. The nodes of the rounds before this one are at hand. */
+static void begin_block(struct leafsum *s)
+{
+	int end[TR_TREE_NODES_MAX], low = 0;
+	int n = tr_tree_nodes(s->round.leaves, 0, s->round.first, end);
+
+	for (int r = 0; r < s->g->n; r++) {
+		int64_t last = s->cut[r + 1], from = s->cut[r] + s->at;
+
+		s->from[r] = from < last ? from : last;
+		s->to[r] = from + s->size < last ? from + s->size : last;
+	}
+	for (int i = 0; i < n; low = end[i++]) {
+		s->end[low] = end[i];
+		s->place[low] = sum_at(s, i);
+	}
+	s->space = s->received;
+}
+
+/* Lists what each rank is to send in this turn: its share of one node of this rank. Lists where
+ * this rank's share of such a node of each other rank is to be. */
+static void list_pieces(struct leafsum *s)
+{
+	int me = s->g->rank, ends[TR_TREE_NODES_MAX], first, have = nodes_of(s, me, &first, ends);
 
 	for (int r = 0; r < s->g->n; r++) {
 		int low, end[TR_TREE_NODES_MAX], count = nodes_of(s, r, &low, end);
-		size_t bytes = r != me && round < have ? (size_t)share(s, r) * sizeof(float) : 0;
+		size_t bytes = r != me && s->turn < have ? (size_t)share(s, r) * sizeof(float) : 0;
 
-		s->out[r] = (struct tr_piece){ bytes ? node[round] + s->from[r] : NULL, bytes };
+		s->out[r] = (struct tr_piece){ bytes ? s->node[s->turn] + s->from[r] : NULL,
+					       bytes };
 		s->in[r] = (struct tr_piece){ NULL, 0 };
-		if (round >= count)
+		if (s->turn >= count)
 			continue;
-		low = round ? end[round - 1] : low;
-		s->end[low] = end[round];
+		low = s->turn ? end[s->turn - 1] : low;
+		s->end[low] = end[s->turn];
 		if (r == me) {
-			s->at[low] = node[round] + s->from[me];
+			s->place[low] = s->node[s->turn] + s->from[me];
 			continue;
 		}
-		s->at[low] = *space;
-		s->in[r] = (struct tr_piece){ *space, (size_t)share(s, me) * sizeof(float) };
-		*space += share(s, me);
+		s->place[low] = s->space;
+		s->in[r] = (struct tr_piece){ s->space, (size_t)share(s, me) * sizeof(float) };
+		s->space += share(s, me);
 	}
-	return tr_exchange(s->g, s->out, s->in, err);
 }
 
-/* Adds up the share of this rank, in node[0]. */
-static int sum_share(struct leafsum *s, float *const *node, struct tr_error *err)
+/* Adds up the nodes of a block. A node that began in a round before this one stays where it is. */
+static void end_block(struct leafsum *s)
 {
-	float *space = s->received, *sum, *to = node[0] + s->from[s->g->rank];
+	int end[TR_TREE_NODES_MAX], low = 0;
+	int n = tr_tree_nodes(s->round.leaves, 0, s->round.first + s->g->n * s->round.each, end);
 	int64_t items = share(s, s->g->rank);
-	int rc = 0;
 
-	for (int round = 0; rc == 0 && round < s->rounds; round++)
-		rc = send_nodes(s, node, round, &space, err);
-	if (rc < 0)
-		return rc;
-	sum = complete(s, 0, s->leaves, items);
-	if (sum != to)
-		memcpy(to, sum, (size_t)items * sizeof(float));
-	return 0;
-}
+	for (int i = 0; i < n; low = end[i++]) {
+		float *sum = complete(s, low, end[i] - low, items);
 
-/* Makes room for shares of at most `most` items. */
-static int prepare(struct leafsum *s, int64_t most, struct tr_error *err)
-{
-	size_t ranks = (size_t)s->g->n;
-
-	for (int r = 0; r < s->g->n; r++) {
-		int from, end[TR_TREE_NODES_MAX], count = nodes_of(s, r, &from, end);
-
-		s->rounds = count > s->rounds ? count : s->rounds;
+		if (items && sum != sum_at(s, i))
+			memcpy(sum_at(s, i), sum, (size_t)items * sizeof(float));
 	}
-	s->end = calloc((size_t)s->leaves, sizeof(*s->end));
-	s->at = calloc((size_t)s->leaves, sizeof(*s->at));
-	s->received = malloc((ranks - 1) * (size_t)s->rounds * (size_t)most * sizeof(float) + 1);
-	s->out = calloc(ranks, sizeof(*s->out));
-	s->in = calloc(ranks, sizeof(*s->in));
-	if (s->end && s->at && s->received && s->out && s->in)
-		return 0;
-	tr_fail(err, TR_ENOMEM, "no memory to add up the numbers of %d ranks", s->g->n);
-	return tr_ranks_abandon(s->g, err);
 }
 
-static void release(struct leafsum *s)
+static int step_sum(struct tr_series *series, const struct tr_piece **out,
+		    const struct tr_piece **in)
 {
+	struct leafsum *s = (struct leafsum *)series;
+
+	if (s->waits && ++s->turn == s->turns) {
+		end_block(s);
+		s->turn = 0;
+		s->at += s->size;
+	}
+	s->waits = s->at < s->most;
+	if (!s->waits)
+		return 0;
+	if (s->turn == 0)
+		begin_block(s);
+	list_pieces(s);
+	*out = s->out;
+	*in = s->in;
+	return 1;
+}
+
+static void free_sum(struct tr_series *series)
+{
+	struct leafsum *s = (struct leafsum *)series;
+
+	free(s->cut);
 	free(s->end);
-	free(s->at);
+	free(s->place);
 	free(s->received);
 	free(s->out);
-	free(s->in);
+	free(s);
+}
+
+/* Makes the memory, for blocks whose shares have at most s->size items. */
+static int prepare(struct leafsum *s, const int64_t *cut)
+{
+	size_t n = (size_t)s->g->n, leaves = (size_t)s->round.leaves, nodes;
+	int from, end[TR_TREE_NODES_MAX];
+
+	s->size = BLOCK / s->g->n + 1;
+	for (int r = 0; r < s->g->n; r++) {
+		int count = nodes_of(s, r, &from, end);
+
+		s->turns = count > s->turns ? count : s->turns;
+		s->most = s->most > cut[r + 1] - cut[r] ? s->most : cut[r + 1] - cut[r];
+	}
+	s->size = s->most < s->size ? s->most : s->size;
+	nodes = (n - 1) * (size_t)s->turns;
+	s->cut = calloc(3 * n + 1, sizeof(*s->cut));
+	s->end = calloc(leaves, sizeof(*s->end));
+	s->place = calloc(leaves, sizeof(*s->place));
+	s->received = malloc(nodes * (size_t)s->size * sizeof(float) + 1);
+	s->out = calloc(2 * n, sizeof(*s->out));
+	if (!s->cut || !s->end || !s->place || !s->received || !s->out)
+		return 0;
+	memcpy(s->cut, cut, (n + 1) * sizeof(*cut));
+	s->from = s->cut + n + 1;
+	s->to = s->from + n;
+	s->in = s->out + n;
+	return 1;
+}
+
+struct tr_series *tr_leafsum_series(const struct tr_ranks *g, const struct tr_round *round,
+				    float *const *node, const int64_t *cut, float *const *sum,
+				    void (*add)(float *y, const float *x, int64_t n))
+{
+	struct leafsum *s = calloc(1, sizeof(*s));
+	int from, end[TR_TREE_NODES_MAX];
+
+	if (!s)
+		return NULL;
+	*s = (struct leafsum){ .series = { .step = step_sum, .free = free_sum }, .g = g,
+			       .round = *round, .add = add };
+	if (!prepare(s, cut)) {
+		free_sum(&s->series);
+		return NULL;
+	}
+	memcpy(s->node, node, (size_t)nodes_of(s, g->rank, &from, end) * sizeof(*node));
+	memcpy(s->sum, sum, (size_t)tr_round_nodes(round, g->n) * sizeof(*sum));
+	return &s->series;
+}
+
+/* ---- shares to all ranks ---- */
+
+struct gather {
+	struct tr_series series;
+	int begun;
+	struct tr_piece *in, out[];
+};
+
+static int step_gather(struct tr_series *series, const struct tr_piece **out,
+		       const struct tr_piece **in)
+{
+	struct gather *s = (struct gather *)series;
+
+	*out = s->out;
+	*in = s->in;
+	return !s->begun++;
+}
+
+static void free_gather(struct tr_series *series)
+{
+	free(series);
+}
+
+struct tr_series *tr_gather_series(const struct tr_ranks *g, const int64_t *cut, float *all)
+{
+	struct gather *s = calloc(1, sizeof(*s) + 2 * (size_t)g->n * sizeof(s->out[0]));
+	int me = g->rank;
+
+	if (!s)
+		return NULL;
+	s->series = (struct tr_series){ .step = step_gather, .free = free_gather };
+	s->in = s->out + g->n;
+	for (int r = 0; r < g->n; r++) {
+		if (r == me)
+			continue;
+		s->in[r] = (struct tr_piece){ all + cut[r],
+					      (size_t)(cut[r + 1] - cut[r]) * sizeof(*all) };
+		s->out[r] = (struct tr_piece){ all + cut[me],
+					       (size_t)(cut[me + 1] - cut[me]) * sizeof(*all) };
+	}
+	return &s->series;
+}
+
+/* ---- the same, while this rank waits ---- */
+
+/* Makes the exchanges of a series. NULL: there was no memory for it. */
+static int run(const struct tr_ranks *g, struct tr_series *s, struct tr_error *err)
+{
+	if (s)
+		return tr_series_run(g, s, err);
+	tr_fail(err, TR_ENOMEM, "no memory to add up the numbers of %d ranks", g->n);
+	return tr_ranks_abandon(g, err);
 }
 
 int tr_sum_leaves_share(const struct tr_ranks *g, int leaves, float *const *node,
 			const int64_t *cut, void (*add)(float *y, const float *x, int64_t n),
 			struct tr_error *err)
 {
-	struct leafsum s = { .g = g, .leaves = leaves, .add = add };
-	int64_t *from, *to, most = 0, size = BLOCK / g->n + 1;
-	int rc;
+	const struct tr_round all = { leaves, 0, leaves / g->n };
+	float *sum = node[0] + cut[g->rank];
 
 	if (g->n == 1)
 		return 0;       /* its one node is the sum */
-	from = calloc(2 * (size_t)g->n, sizeof(*from));
-	if (!from) {
-		tr_fail(err, TR_ENOMEM, "no memory for the shares of %d ranks", g->n);
-		return tr_ranks_abandon(g, err);
-	}
-	s.from = from;
-	s.to = to = from + g->n;
-	for (int r = 0; r < g->n; r++)
-		most = most > cut[r + 1] - cut[r] ? most : cut[r + 1] - cut[r];
-	rc = prepare(&s, most < size ? most : size, err);
-	for (int64_t at = 0; rc == 0 && at < most; at += size) {
-		for (int r = 0; r < g->n; r++) {
-			from[r] = cut[r] + at < cut[r + 1] ? cut[r] + at : cut[r + 1];
-			to[r] = from[r] + size < cut[r + 1] ? from[r] + size : cut[r + 1];
-		}
-		rc = sum_share(&s, node, err);
-	}
-	release(&s);
-	free(from);
-	return rc;
+	return run(g, tr_leafsum_series(g, &all, node, cut, &sum, add), err);
 }
 
 int tr_gather_shares(const struct tr_ranks *g, const int64_t *cut, float *all,
 		     struct tr_error *err)
 {
-	struct tr_piece *out = calloc(2 * (size_t)g->n, sizeof(*out)), *in;
-	int me = g->rank, rc;
-
-	if (!out) {
-		tr_fail(err, TR_ENOMEM, "no memory for the pieces of %d ranks", g->n);
-		return tr_ranks_abandon(g, err);
-	}
-	in = out + g->n;
-	for (int r = 0; r < g->n; r++) {
-		if (r == me)
-			continue;
-		in[r] = (struct tr_piece){ all + cut[r],
-					   (size_t)(cut[r + 1] - cut[r]) * sizeof(*all) };
-		out[r] = (struct tr_piece){ all + cut[me],
-					    (size_t)(cut[me + 1] - cut[me]) * sizeof(*all) };
-	}
-	rc = tr_exchange(g, out, in, err);
-	free(out);
-	return rc;
+	return run(g, tr_gather_series(g, cut, all), err);
 }
 
 int tr_sum_leaves(const struct tr_ranks *g, int leaves, float *const *node, int64_t n,

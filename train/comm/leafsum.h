@@ -2,7 +2,7 @@
 /* The sum over the leaves of all ranks, by the tree of num/sumtree.h. */
 #ifndef LEAFSUM_H
 #define LEAFSUM_H
-#include "ranks.h"
+#include "series.h"
 
 /* Sets *from and *to to the leaves [from, to) of this rank. All ranks have the same number of
  * leaves, so the number of ranks must divide `leaves`. */
@@ -25,4 +25,25 @@ int tr_sum_leaves_share(const struct tr_ranks *g, int leaves, float *const *node
  * has the items of all ranks. cut has g->n + 1 entries. [collective] */
 int tr_gather_shares(const struct tr_ranks *g, const int64_t *cut, float *all,
 		     struct tr_error *err);
+
+/* A sum over leaves in several rounds. A round has consecutive leaves, which follow those of the
+ * round before it. Each rank of the group has equally many of them, in the order of ranks. */
+struct tr_round {
+	int leaves;                     /* of the tree */
+	int first, each;                /* rank r has [first + r * each, first + (r + 1) * each) */
+};
+/* Returns how many nodes of the tree the leaves before this round make, or those up to its end,
+ * whichever are more. */
+int tr_round_nodes(const struct tr_round *round, int ranks);
+/* The sum over the leaves of a round and of those before it, of which each rank wants the share
+ * [cut[rank], cut[rank + 1]).
+ * node  the nodes of this rank in this round; they are overwritten
+ * sum   [tr_round_nodes]: the memory for this rank's share of each node. The first ones have the
+ *       nodes of the rounds before it, and afterwards those that include this round.
+ * The arrays are copied. NULL: no memory. */
+struct tr_series *tr_leafsum_series(const struct tr_ranks *g, const struct tr_round *round,
+				    float *const *node, const int64_t *cut, float *const *sum,
+				    void (*add)(float *y, const float *x, int64_t n));
+/* What tr_gather_shares does. NULL: no memory. */
+struct tr_series *tr_gather_series(const struct tr_ranks *g, const int64_t *cut, float *all);
 #endif

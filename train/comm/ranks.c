@@ -15,9 +15,17 @@ static int exchange_alone(void *arg, const struct tr_piece *out, const struct tr
 	return 0;
 }
 
+static int begin_alone(void *arg, const struct tr_piece *out, const struct tr_piece *in,
+		       void **flow, struct tr_error *err)
+{
+	*flow = NULL;
+	return exchange_alone(arg, out, in, 0, err);
+}
+
 void tr_ranks_alone(struct tr_ranks *g)
 {
-	*g = (struct tr_ranks){ .rank = 0, .n = 1, .exchange = exchange_alone };
+	*g = (struct tr_ranks){ .rank = 0, .n = 1, .exchange = exchange_alone,
+				.begin = begin_alone };
 }
 
 void tr_ranks_free(struct tr_ranks *g)
@@ -58,6 +66,32 @@ int tr_exchange(const struct tr_ranks *g, const struct tr_piece *out, const stru
 		struct tr_error *err)
 {
 	return g->exchange(g->arg, out, in, g->timeout_ms, err);
+}
+
+int tr_exchange_begin(const struct tr_ranks *g, const struct tr_piece *out,
+		      const struct tr_piece *in, void **flow, struct tr_error *err)
+{
+	*flow = NULL;
+	return g->begin(g->arg, out, in, flow, err);
+}
+
+static int progress(const struct tr_ranks *g, void **flow, int timeout_ms, struct tr_error *err)
+{
+	int done = 0, rc = *flow ? g->progress(g->arg, *flow, timeout_ms, &done, err) : 0;
+
+	if (rc < 0 || done)
+		*flow = NULL;
+	return rc;
+}
+
+int tr_exchange_poll(const struct tr_ranks *g, void **flow, struct tr_error *err)
+{
+	return progress(g, flow, 0, err);
+}
+
+int tr_exchange_end(const struct tr_ranks *g, void **flow, struct tr_error *err)
+{
+	return progress(g, flow, g->timeout_ms, err);
 }
 
 int tr_send(const struct tr_ranks *g, int to, int channel, const void *at, size_t bytes,

@@ -24,6 +24,11 @@ struct tr_ranks {
 	 * not take part in time; err->rank is that rank, if it is known. */
 	int (*exchange)(void *arg, const struct tr_piece *out, const struct tr_piece *in,
 			int timeout_ms, struct tr_error *err);
+	/* These do what tr_exchange_begin, _poll and _end say. timeout_ms 0: progress only polls.
+	 * It sets *done, and releases the flow then and after a failure. */
+	int (*begin)(void *arg, const struct tr_piece *out, const struct tr_piece *in,
+		     void **flow, struct tr_error *err);
+	int (*progress)(void *arg, void *flow, int timeout_ms, int *done, struct tr_error *err);
 	/* These do what tr_send, tr_receive and tr_sent say. */
 	int (*send)(void *arg, int to, int channel, const void *at, size_t bytes,
 		    struct tr_error *err);
@@ -53,6 +58,17 @@ int tr_ranks_abandon(const struct tr_ranks *g, struct tr_error *err);
 
 int tr_exchange(const struct tr_ranks *g, const struct tr_piece *out, const struct tr_piece *in,
 		struct tr_error *err);
+/* Begins an exchange that goes on in the background. Its pieces must not change, and the arrays of
+ * pieces not either, until it is complete. All ranks of the group make the same exchanges of this
+ * kind in the same order, and no others while one of them is under way. *flow stands for it; NULL:
+ * it is complete. [local] */
+int tr_exchange_begin(const struct tr_ranks *g, const struct tr_piece *out,
+		      const struct tr_piece *in, void **flow, struct tr_error *err);
+/* Continues the exchange without waiting. Sets *flow to NULL when it is complete, and after an
+ * error. [local] */
+int tr_exchange_poll(const struct tr_ranks *g, void **flow, struct tr_error *err);
+/* Waits until the exchange is complete, and sets *flow to NULL. */
+int tr_exchange_end(const struct tr_ranks *g, void **flow, struct tr_error *err);
 /* Collects `bytes` bytes of each rank in `all`, in order of ranks. */
 int tr_allgather(const struct tr_ranks *g, const void *mine, void *all, size_t bytes,
 		 struct tr_error *err);

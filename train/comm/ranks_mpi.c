@@ -283,51 +283,100 @@ static int wait_all(struct mpi_ranks *m, struct transfer *t, int timeout_ms,
 	return rc;
 }
 
-static int exchange_mpi(void *arg, const struct tr_piece *out, const struct tr_piece *in,
-			int timeout_ms, struct tr_error *err)
+/* Gives up, and tells all others that this rank has no memory. */
+static int no_memory(struct mpi_ranks *m, size_t count, struct tr_error *err)
+{
+	struct tr_error why;
+
+	why.rank = m->first + m->rank * m->stride;
+	tr_fail(&why, TR_ELOST, "no memory for %zu messages on rank %d", count, why.rank);
+	abandon_mpi(m, &why);
+	if (err)
+		*err = why;
+	return TR_ELOST;
+}
+
+/* Makes room for the messages of an exchange. NULL: no memory. */
+static struct transfer *new_transfer(size_t most)
+{
+	struct transfer *t = calloc(1, sizeof(*t));
+
+	if (!t)
+		return NULL;
+	t->request = malloc((most + 1) * sizeof(*t->request));
+	t->peer = malloc((most + 1) * sizeof(*t->peer));
+	if (t->request && t->peer)
+		return t;
+	free(t->request);
+	free(t->peer);
+	free(t);
+	return NULL;
+}
+
+static void free_transfer(struct transfer *t)
+{
+	free(t->request);
+	free(t->peer);
+	free(t);
+}
+
+static int begin_mpi(void *arg, const struct tr_piece *out, const struct tr_piece *in,
+		     void **flow, struct tr_error *err)
 {
 	struct mpi_ranks *m = arg;
 	size_t most = messages(out, m->n) + messages(in, m->n);
-	struct transfer t = { .request = malloc(most * sizeof(*t.request)),
-			      .peer = malloc(most * sizeof(*t.peer)) };
-	int posted = 1, rc = TR_ELOST;
+	struct transfer *t;
+	int posted = 1;
 
 	if (is_abandoned(m, err))
-		goto out;
-	if (!t.request || !t.peer) {
-		struct tr_error why;
-
-		tr_fail(&why, TR_ELOST, "no memory for %zu messages on rank %d", most,
-			m->first + m->rank * m->stride);
-		why.rank = m->first + m->rank * m->stride;
-		abandon_mpi(m, &why);
-		if (err)
-			*err = why;
-		goto out;
-	}
+		return TR_ELOST;
+	t = new_transfer(most);
+	if (!t)
+		return no_memory(m, most, err);
 	for (int i = 1; i < m->n && posted; i++) {
 		int r = (m->rank + m->n - i) % m->n;
 
-		posted = post(m, &t, &in[r], r, 0);
+		posted = post(m, t, &in[r], r, 0);
 	}
-	t.receives = t.n;
+	t->receives = t->n;
 	for (int i = 1; i < m->n && posted; i++) {
 		int r = (m->rank + i) % m->n;
 
-		posted = post(m, &t, &out[r], r, 1);
+		posted = post(m, t, &out[r], r, 1);
 	}
 	if (in[m->rank].bytes)
 		memcpy(in[m->rank].at, out[m->rank].at, in[m->rank].bytes);
-	if (posted) {
-		rc = wait_all(m, &t, timeout_ms, err);
-	} else {
-		cancel_receives(&t);
-		rc = tr_fail(err, TR_ELOST, "MPI refused a message; see its log");
+	if (!posted) {
+		cancel_receives(t);
+		free_transfer(t);
+		return tr_fail(err, TR_ELOST, "MPI refused a message; see its log");
 	}
-out:
-	free(t.request);
-	free(t.peer);
+	*flow = t;
+	return 0;
+}
+
+static int progress_mpi(void *arg, void *flow, int timeout_ms, int *done, struct tr_error *err)
+{
+	struct transfer *t = flow;
+	int rc = 0;
+
+	*done = timeout_ms != 0;
+	if (timeout_ms)
+		rc = wait_all(arg, t, timeout_ms, err);
+	else if (test_all(t, done) != MPI_SUCCESS)
+		rc = tr_fail(err, TR_ELOST, "MPI lost a rank; see its log");
+	if (rc < 0 || *done)
+		free_transfer(t);
 	return rc;
+}
+
+static int exchange_mpi(void *arg, const struct tr_piece *out, const struct tr_piece *in,
+			int timeout_ms, struct tr_error *err)
+{
+	void *flow;
+	int done, rc = begin_mpi(arg, out, in, &flow, err);
+
+	return rc < 0 ? rc : progress_mpi(arg, flow, timeout_ms, &done, err);
 }
 
 /* ---- messages ---- */
@@ -497,6 +546,7 @@ static int split_mpi(void *arg, struct tr_ranks *sub, int first, int stride, int
 static void set_group(struct tr_ranks *g, struct mpi_ranks *m)
 {
 	*g = (struct tr_ranks){ .rank = m->rank, .n = m->n, .exchange = exchange_mpi,
+				.begin = begin_mpi, .progress = progress_mpi,
 				.send = send_mpi, .receive = receive_mpi, .sent = sent_mpi,
 				.split = split_mpi, .abandon = abandon_mpi, .free = free_mpi,
 				.arg = m };

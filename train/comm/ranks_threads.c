@@ -227,16 +227,13 @@ static int exchange_threads(void *arg, const struct tr_piece *out, const struct 
 
 /* ---- messages ---- */
 
-static int send_threads(void *arg, int to, int channel, const void *at, size_t bytes,
-			struct tr_error *err)
+/* Sends a copy of the bytes. */
+static int put_message(const struct seat *me, int to, int channel, const void *at, size_t bytes,
+		       struct tr_error *err)
 {
-	struct seat *me = arg;
 	struct tr_hub *hub = me->hub, *all = me->all->hub;
-	struct message *m;
+	struct message *m = malloc(sizeof(*m) + bytes);
 
-	if (fails(me))
-		return lost(me, err);
-	m = malloc(sizeof(*m) + bytes);
 	if (!m)
 		return tr_fail(err, TR_ENOMEM, "no memory for a message of %zu bytes", bytes);
 	*m = (struct message){ .from = me->rank, .to = to, .channel = channel, .n = bytes };
@@ -248,6 +245,14 @@ static int send_threads(void *arg, int to, int channel, const void *at, size_t b
 	pthread_cond_broadcast(&all->met);
 	pthread_mutex_unlock(&all->lock);
 	return 0;
+}
+
+static int send_threads(void *arg, int to, int channel, const void *at, size_t bytes,
+			struct tr_error *err)
+{
+	struct seat *me = arg;
+
+	return fails(me) ? lost(me, err) : put_message(me, to, channel, at, bytes, err);
 }
 
 /* Takes a message out of the list. NULL: it has not been sent. */
@@ -326,6 +331,89 @@ static int sent_threads(void *arg, int most, int timeout_ms, struct tr_error *er
 	return good ? 0 : lost(me, err);
 }
 
+/* ---- exchanges in the background ---- */
+
+/* Its messages are in a channel of their own. */
+enum { EXCHANGES = -1 };
+struct flow {
+	const struct tr_piece *in;      /* of the caller */
+	struct message *message[];      /* of each rank, when it has come */
+};
+
+static int begin_threads(void *arg, const struct tr_piece *out, const struct tr_piece *in,
+			 void **flow, struct tr_error *err)
+{
+	struct seat *me = arg;
+	int n = me->hub->n, rc = 0;
+	struct flow *f;
+
+	if (fails(me))
+		return lost(me, err);
+	f = calloc(1, sizeof(*f) + (size_t)n * sizeof(f->message[0]));
+	if (!f) {
+		struct tr_error why = { .rank = me->all->rank };
+
+		tr_fail(&why, TR_ELOST, "no memory for the messages of %d ranks", n);
+		abandon_threads(me, &why);
+		return lost(me, err);
+	}
+	f->in = in;
+	for (int r = 0; rc == 0 && r < n; r++)
+		if (r != me->rank && out[r].bytes)
+			rc = put_message(me, r, EXCHANGES, out[r].at, out[r].bytes, err);
+	if (rc < 0) {
+		free(f);
+		abandon_threads(me, err);
+		return lost(me, err);
+	}
+	if (in[me->rank].bytes)
+		memcpy(in[me->rank].at, out[me->rank].at, in[me->rank].bytes);
+	*flow = f;
+	return 0;
+}
+
+/* Takes the messages that have come. Returns whether those of all ranks have. */
+static int take_exchange(const struct seat *me, struct flow *f)
+{
+	int all = 1;
+
+	for (int r = 0; r < me->hub->n; r++) {
+		if (r != me->rank && f->in[r].bytes && !f->message[r])
+			f->message[r] = take_message(me->hub, r, me->rank, EXCHANGES);
+		all &= r == me->rank || !f->in[r].bytes || f->message[r];
+	}
+	return all;
+}
+
+/* Copies the bytes of all messages, and releases the flow. */
+static void end_exchange(const struct seat *me, struct flow *f, int good)
+{
+	for (int r = 0; r < me->hub->n; r++) {
+		if (good && f->message[r])
+			memcpy(f->in[r].at, f->message[r]->bytes, f->in[r].bytes);
+		free(f->message[r]);
+	}
+	free(f);
+}
+
+static int progress_threads(void *arg, void *flow, int timeout_ms, int *done,
+			    struct tr_error *err)
+{
+	struct seat *me = arg;
+	struct tr_hub *all = me->all->hub;
+	struct timespec end = deadline(timeout_ms);
+	int good = 1;
+
+	pthread_mutex_lock(&all->lock);
+	while (!(*done = take_exchange(me, flow)) && good && timeout_ms)
+		good = wait_locked(me, &end);
+	good &= *done || !all->broken;
+	pthread_mutex_unlock(&all->lock);
+	if (*done || !good)
+		end_exchange(me, flow, *done);
+	return good ? 0 : lost(me, err);
+}
+
 static void set_group(struct tr_ranks *g, struct tr_hub *hub, int rank);
 
 /* Makes the hub of a sub-group of ranks first, first + stride, ... NULL: no memory. */
@@ -375,6 +463,7 @@ static int split_threads(void *arg, struct tr_ranks *sub, int first, int stride,
 static void set_group(struct tr_ranks *g, struct tr_hub *hub, int rank)
 {
 	*g = (struct tr_ranks){ .rank = rank, .n = hub->n, .exchange = exchange_threads,
+				.begin = begin_threads, .progress = progress_threads,
 				.send = send_threads, .receive = receive_threads,
 				.sent = sent_threads, .split = split_threads,
 				.abandon = abandon_threads,
