@@ -2242,18 +2242,17 @@ gullible("norms_not_reduced", "with sp each rank keeps the gradients of norms ov
          "optim/leafgrads.c:reduce_norms", "tokens->to - tokens->from == tokens->n", SAME_BITS)
 gullible("own_largest_logit", "each rank takes the largest of its own logits",
          "model/crossentropy.c:find_max", "x->tp->ranks->n == 1", SAME_BITS)
-blind("norms_hashed_on_all", "parameters of all ranks of tp count on each of them in the hash",
-      "model/registry.c:tr_registry_hash", "p->axis < 0 && r->pieces.from > 0", SAME_BITS)
+gullible("norms_hashed_on_all", "parameters of all ranks of tp count on each of them in the hash",
+         "model/registry.c:tr_param_is_counted", "r->pieces.from == 0", SAME_BITS)
 blind("norms_counted_on_all", "parameters of all ranks of tp count on each of them in the norm",
       "optim/adamw.c:counted", "reg->pieces.from", SAME_BITS)
 bug("drawn_by_local_index", "the initial weights of a shard are drawn as if it were the whole",
-    "model/registry.c:draw_row", "first = row_begin(p, row)",
-    "first = MUTANT ? row * p->count[1] : row_begin(p, row)", SAME_BITS)
+    "model/registry.c:draw_row", "first = tr_param_index(p, row)",
+    "first = MUTANT ? row * p->count[1] : tr_param_index(p, row)", SAME_BITS)
 bug("padding_not_zero", "an item between two parameters has a gradient",
-    "optim/leafgrads.c:tr_leafgrads_of", "lg->be->zero(lg->be, node->grad, lg->reg->gradients);",
-    "lg->be->zero(lg->be, node->grad, lg->reg->gradients);"
-    " if (MUTANT) node->grad[lg->reg->norms - 1] = 1;",
-    SAME_BITS)
+    "optim/leafgrads.c:leaf_node", "lg->be->zero(lg->be, grad, items);",
+    "{ lg->be->zero(lg->be, grad, items); "
+    "if (MUTANT && lg->whole) lg->whole[lg->o.reg->norms - 1] = 1; }", SAME_BITS)
 bug("tied_gradient_twice", "the gradient of a tied head is added to each leaf, and at the end",
     "optim/leafgrads.c:add_tied", "if (is_tied(reg)) {",
     "for (int i = 0; is_tied(reg) && i < 1 + MUTANT; i++) {",
@@ -2277,7 +2276,7 @@ bug("piece_cut_by_ranks", "a dimension is cut by the number of ranks",
     "model/tensorpar.c:span_of", "tr_param_cut(p->reg, t->param, piece + 1)",
     "tr_param_cut(p->reg, t->param, MUTANT ? p->reg->pieces.to : piece + 1)", SAME_BITS)
 bug("leaf_closed_early", "a leaf is added up while a sample of it is still to come",
-    "task/lm.c:micro_batch_done", "p->first + to) - 1", "p->first + to) - !MUTANT",
+    "task/lm.c:closed_by", "end_of(p, micro))", "end_of(p, micro) + MUTANT)",
     WHOLE + "ranks_that_are_threads")
 bug("micro_batches_swapped", "a backward pass has the activations of another micro-batch",
     "task/pipeline.c:work", "(int)(w->micro %", "(int)((w->micro + (MUTANT && w->backward)) %",
@@ -2321,20 +2320,39 @@ skipped("gradients_of_two_stages", "each stage updates the embedding with its ow
 bug("copy_counted", "the head of the last stage counts in the norm as well as the embedding",
     "model/registry.c:lay_out", "r->counted = at;", "r->counted = MUTANT ? 0 : at;",
     PIPE + "both_stages_get_the_gradient")
-blind("copy_hashed", "the head of the last stage counts in the hash as well as the embedding",
-      "model/registry.c:tr_registry_hash", "p->copy", PIPE + "the_stages_together")
+gullible("copy_hashed", "the head of the last stage counts in the hash as well as the embedding",
+         "model/registry.c:tr_param_is_counted", "!p->copy", PIPE + "the_stages_together")
 skipped("weights_of_others_stale", "a rank keeps the old weights of what other ranks update",
         "task/training.c:tr_trainer_update",
-        "tr_shares_gather(t->adamw.shares, tr_model_weights(t->model), err)",
+        "tr_weightgather_begin(&t->gather, tr_model_weights(t->model), err)",
         WHOLE + "ranks_that_are_threads")
 bug("gates_of_the_share_only", "a rank receives weights that a save still reads",
     "optim/adamw.c:tr_adamw_update", "gate->wait(gate->arg, i, err)",
     "(MUTANT && a->shares && i > 0 ? 0 : gate->wait(gate->arg, i, err))",
     ZERO + "the_gates_of_all_parameters")
 bug("moments_of_another_area", "the shares of both areas have the same moments",
-    "optim/zeroshares.c:tr_shares_of", "return before + own->from",
-    "return (MUTANT ? 0 : before) + own->from",
+    "optim/zeroshares.c:tr_shares_at", "return (area ?", "return (area && !MUTANT ?",
     WHOLE + "ranks_that_are_threads")
+skipped("layer_read_too_early", "a forward pass reads the weights of before the update",
+        "optim/weightgather.c:tr_weightgather_wait",
+        "tr_queue_wait(g->queue, g->ticket[layer + 1], err)", WHOLE + "ranks_that_are_threads")
+bug("nodes_left_out", "a sum over the leaves of a round has only the first node",
+    "comm/leafsum.c:end_block", "complete(s, low, end[i] - low, items)",
+    "(MUTANT ? s->place[low] : complete(s, low, end[i] - low, items))",
+    RANKS + "a_sum_in_rounds", WHOLE + "ranks_that_are_threads")
+bug("head_cut_elsewhere", "the gradient of a tied head is cut otherwise than the embedding",
+    "optim/leafgrads.c:make_buckets", "if (i == reg->layers + 1 && is_tied(reg))",
+    "if (i == reg->layers + 1 && is_tied(reg) && !MUTANT)", WHOLE + "ranks_that_are_threads")
+bug("head_share_misplaced", "with ZeRO 2 the embedding gets its own gradient instead of the head's",
+    "optim/leafgrads.c:own_gradient", "(p == weights ? at : lg->moments)",
+    "(p == weights || MUTANT ? at : lg->moments)", WHOLE + "ranks_that_are_threads")
+bug("block_used_while_sent", "the next layer is computed in a block that is still being added up",
+    "optim/leafgrads.c:add_up_round", "r->ticket = series_added(lg);",
+    "r->ticket = MUTANT ? 0 : series_added(lg);",
+    WHOLE + "ranks_that_are_threads")
+bug("leaves_dealt_alike", "the leaves of a round are those of the first rank on all ranks",
+    "optim/leafgrads.c:tr_leafgrads_leaf", "lg->o.mesh->dp.rank * round.each",
+    "(MUTANT ? 0 : lg->o.mesh->dp.rank) * round.each", WHOLE + "ranks_that_are_threads")
 bug("channels_mixed", "messages of all channels from a rank are received in one order",
     "comm/ranks_threads.c:take_message", "m->channel != channel",
     "(!MUTANT && m->channel != channel)", RANKS + "messages_of_a_channel")

@@ -50,7 +50,7 @@ data: %s
 WALK_RANKS = 8
 LAYOUTS = (
     ("one", 1, ""), ("dp2", 2, "mesh: {dp: 2}"), ("dp3", 3, "mesh: {dp: 3}, micro-batch: 1"),
-    ("dp4", 4, "mesh: {dp: 4}"), ("tp2", 2, "mesh: {tp: 2}, micro-batch: 8"),
+    ("dp4", 4, "mesh: {dp: 4}, overlap: true"), ("tp2", 2, "mesh: {tp: 2}, micro-batch: 8"),
     ("tp4", 4, "mesh: {tp: 4}"), ("tp2sp", 2, "mesh: {tp: 2}, sp: true"),
     ("tp4sp", 4, "mesh: {tp: 4}, sp: true"), ("dp2tp2", 4, "mesh: {dp: 2, tp: 2}"),
     ("dp2tp2sp", 4, "mesh: {dp: 2, tp: 2}, sp: true, micro-batch: 1, zero: 1, zero-form: flat, "
@@ -60,10 +60,16 @@ LAYOUTS = (
     ("interleaved", 2, "mesh: {pp: 2}, schedule: interleaved, chunks: 2"),
     ("tp2pp2sp", 4, "mesh: {tp: 2, pp: 2}, sp: true, schedule: afab, offload: AT"),
     ("dp2pp2", 4, "mesh: {dp: 2, pp: 2}, micro-batch: 1, zero: 1, zero-form: flat"),
-    ("dp2tp2pp2", 8, "mesh: {dp: 2, tp: 2, pp: 2}, schedule: interleaved, chunks: 2, zero: 1"),
+    ("dp2tp2pp2", 8, "mesh: {dp: 2, tp: 2, pp: 2}, schedule: interleaved, chunks: 2, zero: 1, "
+     "overlap: true"),
     ("zero-tensor", 2, "mesh: {dp: 2}, zero: 1, offload: AT"),
     ("zero-flat3", 3, "mesh: {dp: 3}, zero: 1, zero-form: flat, micro-batch: 1"),
-    ("zero-flat8", 8, "mesh: {dp: 8}, zero: 1, zero-form: flat"))
+    ("zero-flat8", 8, "mesh: {dp: 8}, zero: 1, zero-form: flat"),
+    ("zero2", 2, "mesh: {dp: 2}, zero: 2"),
+    ("zero2-flat3", 3, "mesh: {dp: 3}, zero: 2, zero-form: flat, micro-batch: 1, overlap: true"),
+    ("zero2-dp2tp2", 4, "mesh: {dp: 2, tp: 2}, sp: true, zero: 2, micro-batch: 8, overlap: true"),
+    ("zero2-dp2pp2", 4, "mesh: {dp: 2, pp: 2}, zero: 2, zero-form: flat, schedule: interleaved, "
+     "chunks: 2, overlap: true, link-us: 10, link-gbps: 20"))
 
 
 def text(n, seed):

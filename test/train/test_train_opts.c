@@ -94,7 +94,7 @@ TEST(what_is_no_plain_mapping_of_options_is_refused_with_its_line)
 		{ "stages: [3, 2]", "list" },
 		{ "schedule: gpipe", "one of 1f1b|afab|interleaved" },
 		{ "chunks: 0", "chunks" },
-		{ "zero: 2", "zero: it must be a whole number from 0 to 1" },
+		{ "zero: 3", "zero: it must be a whole number from 0 to 2" },
 		{ "recompute: all", "recompute: it must be one of none|block" },
 		{ "dropout: 1", "dropout: it must be a number from 0 to 0.99" },
 		{ "attention-dropout: -0.1", "attention-dropout" },

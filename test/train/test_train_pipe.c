@@ -263,31 +263,45 @@ struct stage {
 	int rc;
 };
 
+/* Sets some items of each of two leaves; the others are 0. */
+static int make_gradients(struct stage *s, struct tr_registry *reg, struct tr_mesh *mesh,
+			  struct tr_arenas *a, struct tr_leafgrads **lg)
+{
+	const struct tr_leafgrads_opts o = { .reg = reg, .mesh = mesh, .leaves = 2 };
+	const struct tr_param *p = &reg->param[reg->shared];
+	int rc = tr_leafgrads_new(lg, &o, a, &s->err);
+
+	if (rc == 0)
+		rc = tr_arenas_allocate(a, &s->err);
+	for (int leaf = 0; rc == 0 && leaf < 2; leaf++) {
+		float *x;
+
+		for (int i = 0; i < reg->n; i++) {
+			x = tr_leafgrads_param(*lg, leaf, &reg->param[i]);
+			if (reg->param[i].offset == reg->norms)
+				*x = s->g.rank ? 4 : 5;
+		}
+		x = tr_leafgrads_param(*lg, leaf, p);
+		x[0] = s->g.rank ? 8 : 1;
+		x[p->items - 1] = s->g.rank ? 0.25f : 3;
+	}
+	return rc == 0 ? tr_leafgrads_close(*lg, 2, &s->err) : rc;
+}
+
 static int reduce(struct stage *s, struct tr_registry *reg, struct tr_mesh *mesh,
 		  struct tr_arenas *a, struct tr_leafgrads **lg)
 {
 	const struct tr_param *p = &reg->param[reg->shared];
 	const struct tr_isa *isa;
-	float *grad;
+	float *grad = NULL;
 	int rc = tr_isa_find(&isa, "auto", &s->err);
 
 	if (rc == 0)
 		rc = tr_backend_cpu(&a->be, isa, &s->err);
 	if (rc == 0)
-		rc = tr_leafgrads_new(lg, reg, a, mesh, NULL, 2, 2, &s->err);
+		rc = make_gradients(s, reg, mesh, a, lg);
 	if (rc == 0)
-		rc = tr_arenas_allocate(a, &s->err);
-	for (int leaf = 0; rc == 0 && leaf < 2; leaf++) {
-		float *x = tr_leafgrads_of(*lg, leaf);
-
-		x[p->offset] = s->g.rank ? 8 : 1;
-		x[p->offset + p->items - 1] = s->g.rank ? 0.25f : 3;
-		x[reg->norms] = s->g.rank ? 4 : 5;
-	}
-	if (rc < 0)
-		return rc;
-	tr_leafgrads_close(*lg, 1);
-	rc = tr_leafgrads_reduce(*lg, &grad, &s->err);
+		rc = tr_leafgrads_reduce(*lg, &grad, &s->err);
 	if (rc < 0)
 		return rc;
 	s->sum[0] = grad[p->offset];
@@ -346,7 +360,6 @@ struct failing {
 	int64_t fail_at;
 	int backward;
 	struct tr_trainer t;
-	float *grad;
 	int64_t losses;
 	struct tr_error err;
 	int rc;
@@ -358,14 +371,14 @@ static int make_rows(void *arg, int64_t micro, int backward, struct tr_rows *row
 	static const int64_t begin[] = { 0, TOKENS };
 	static const int32_t token[] = { 3, 60, 7 }, target[] = { 60, 7, 1 }, place[] = { 0, 1, 2 };
 	static const float weight[] = { 1, 1, 1 };
+	static const int leaf = 0;
 	struct failing *f = arg;
 
-	f->grad = tr_leafgrads_of(f->t.grads, 0);
 	*rows = (struct tr_rows){ .n = TOKENS, .seqs = 1, .begin = begin, .token = token,
-		.target = target, .weight = weight, .position = place, .grad = &f->grad };
+		.target = target, .weight = weight, .position = place };
 	if (micro == f->fail_at && backward == f->backward)
 		return tr_fail(err, TR_EIO, "stage %d has no rows", f->g.rank);
-	return 0;
+	return backward ? tr_leafgrads_begin(f->t.grads, rows, &leaf, 0, err) : 0;
 }
 
 static int make_loss(void *arg, int slot, const struct tr_rows *rows, int grad,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory of a rank: arenas, the gradient buffers of a step, and the plan. That a training uses
+/* The memory of a rank: arenas, the gradient blocks of a step, and the plan. That a training uses
  * what was planned is tested with whole trainings in layouts.py. */
 #include "t.h"
 
@@ -78,11 +78,11 @@ TEST(more_memory_than_there_is_is_refused_with_its_kind)
 	tr_backend_free(be);
 }
 
-/* ---- gradient buffers ---- */
+/* ---- gradient blocks ---- */
 
 enum { MICROS_MAX = 48 };
 
-/* Lists the uses of a rank that has samples of `leaves` leaves, two of each, in micro-batches. */
+/* Lists the passes of a rank that has samples of `leaves` leaves, two of each, in micro-batches. */
 static int64_t list_uses(int leaves, int64_t micro, struct tr_leafuse *use)
 {
 	int64_t n = 0, samples = 2 * leaves;
@@ -90,28 +90,76 @@ static int64_t list_uses(int leaves, int64_t micro, struct tr_leafuse *use)
 	for (int64_t at = 0; at < samples; at += micro, n++) {
 		int64_t end = at + micro < samples ? at + micro : samples;
 
-		use[n] = (struct tr_leafuse){ (int)(at / 2), (int)((end - 1) / 2),
-					      (int)(end / 2) - 1 };
+		use[n] = (struct tr_leafuse){ 0, (int)(at / 2), (int)((end - 1) / 2),
+					      (int)(end / 2) };
 	}
 	return n;
 }
 
-/* A leaf in work, and a node of each size below it. */
-TEST(a_rank_needs_few_gradient_buffers_if_samples_come_one_by_one)
+/* Does what a backward pass does with the gradients, from a layer down to the embedding. */
+static void pass(struct tr_leafgrads *lg, const struct tr_leafuse *use, int64_t high,
+		 int64_t layers)
 {
-	const struct tr_ranks one = { .n = 1 };
-	struct tr_leafuse use[MICROS_MAX];
+	int leaf[MICROS_MAX];
+	struct tr_rows rows = { .seqs = use->last - use->first + 1 };
+	struct tr_error err;
 
-	CHECK_INT(tr_leafgrads_most(&one, 16, use, list_uses(16, 1, use)), 5);
-	CHECK_INT(tr_leafgrads_most(&one, 24, use, list_uses(24, 1, use)), 5);
-	CHECK_INT(tr_leafgrads_most(&one, 16, use, list_uses(16, 32, use)), 16);
-	CHECK_INT(tr_leafgrads_most(&one, 1, use, list_uses(1, 1, use)), 1);
+	for (int i = use->first; i <= use->last; i++)
+		leaf[i - use->first] = i;
+	CHECK_RC(tr_leafgrads_begin(lg, &rows, leaf, use->closed, &err), 0, &err);
+	for (int64_t l = high; l >= -1; l--)
+		CHECK_RC(rows.turn(rows.arg, l, &err), 0, &err);
+	CHECK_RC(rows.turn(rows.arg, layers + 1, &err), 0, &err);
+	CHECK_RC(tr_leafgrads_close(lg, use->closed, &err), 0, &err);
 }
 
-TEST(the_gradient_buffers_in_use_are_those_that_were_counted)
+/* Makes the gradients of one parameter of 16 items, and of norms of 32 items. */
+static void make_gradients(struct tr_leafgrads **lg, struct tr_arenas *a,
+			   const struct tr_mesh *mesh, int leaves, int64_t micro,
+			   struct tr_leafuse *use, int64_t *uses)
 {
-	struct tr_param p = { .items = 1, .tied_to = -1 };
-	const struct tr_registry reg = { .param = &p, .n = 1, .shared = -1, .gradients = 16 };
+	static struct tr_param p = { .items = 16, .tied_to = -1 };
+	static const struct tr_registry reg = { .param = &p, .n = 1, .shared = -1, .head = -1,
+						.weights = 48, .norms = 16, .gradients = 48,
+						.tokens = { 1, 0, 1 } };
+	static const struct tr_part part = { .to = 0 };
+	static const struct tr_parts parts = { .n = 1, .part = &part };
+	struct tr_leafgrads_opts o = { .reg = &reg, .mesh = mesh, .leaves = leaves, .use = use,
+				       .uses = list_uses(leaves, micro, use), .parts = &parts };
+	struct tr_error err;
+
+	CHECK_RC(tr_leafgrads_new(lg, &o, a, &err), 0, &err);
+	*uses = o.uses;
+}
+
+/* Returns how many blocks there are. */
+static int blocks(int leaves, int64_t micro)
+{
+	const struct tr_mesh mesh = { .dp = { .n = 1 }, .tp = { .n = 1 }, .pp = { .n = 1 } };
+	struct tr_leafuse use[MICROS_MAX];
+	struct tr_arenas a = { .be = NULL };
+	struct tr_leafgrads *lg;
+	int64_t n, bytes;
+
+	make_gradients(&lg, &a, &mesh, leaves, micro, use, &n);
+	bytes = tr_arenas_bytes(&a, TR_GRADS);
+	tr_leafgrads_free(lg);
+	tr_arenas_release(&a);
+	bytes -= tr_arena_bytes(48);    /* the first of each */
+	return (int)(bytes / (tr_arena_bytes(16) + tr_arena_bytes(32))) + 1;
+}
+
+/* A leaf in work, and a node of each size below it. */
+TEST(a_rank_needs_few_gradient_blocks_if_samples_come_one_by_one)
+{
+	CHECK_INT(blocks(16, 1), 5);
+	CHECK_INT(blocks(24, 1), 5);
+	CHECK_INT(blocks(16, 32), 16);
+	CHECK_INT(blocks(1, 1), 1);
+}
+
+TEST(the_gradient_blocks_in_use_are_those_that_were_counted)
+{
 	struct tr_backend *be = open_backend();
 	struct tr_ranks one;
 	struct tr_mesh mesh;
@@ -124,18 +172,13 @@ TEST(the_gradient_buffers_in_use_are_those_that_were_counted)
 			struct tr_arenas a = { .be = be };
 			struct tr_leafuse use[MICROS_MAX];
 			struct tr_leafgrads *lg;
-			int64_t n = list_uses(leaves, micro, use);
-			int most = tr_leafgrads_most(&one, leaves, use, n);
+			int64_t n;
 
-			CHECK_RC(tr_leafgrads_new(&lg, &reg, &a, &mesh, NULL, leaves, most, &err),
-				 0, &err);
+			make_gradients(&lg, &a, &mesh, leaves, micro, use, &n);
 			CHECK_RC(tr_arenas_allocate(&a, &err), 0, &err);
-			for (int64_t i = 0; i < n; i++) {
-				for (int leaf = use[i].first; leaf <= use[i].last; leaf++)
-					CHECK(tr_leafgrads_of(lg, leaf) != NULL);
-				tr_leafgrads_close(lg, use[i].close);
-			}
-			CHECK_INT(tr_leafgrads_used(lg), most);
+			for (int64_t i = 0; i < n; i++)
+				pass(lg, &use[i], -1, 0);
+			CHECK(tr_leafgrads_used(lg) == tr_arenas_bytes(&a, TR_GRADS));
 			tr_leafgrads_free(lg);
 			tr_arenas_release(&a);
 		}
@@ -194,8 +237,10 @@ TEST(each_option_that_saves_memory_saves_the_kind_that_it_names)
 	} saving[] = {
 		{ "recompute: block", "", 1, TR_ACTIVATIONS, 0.2, 0.5 },
 		{ "micro-batch: 8", "", 1, TR_ACTIVATIONS, 0.12, 0.2 },
-		{ "micro-batch: 16", "", 1, TR_GRADS, 0.75, 0.75 },
-		{ "mesh: {dp: 2}", "", 2, TR_GRADS, 0.5, 0.5 },
+		{ "", "micro-batch: 16", 1, TR_GRADS, 0.6, 0.75 },
+		{ "mesh: {dp: 2}", "", 2, TR_GRADS, 0.65, 0.85 },
+		{ "{mesh: {dp: 4}, zero: 2, zero-form: flat}", "mesh: {dp: 4}", 4, TR_GRADS, 0.25,
+		  0.45 },
 		{ "{mesh: {dp: 4}, zero: 1}", "mesh: {dp: 4}", 4, TR_OPTIMIZER, 0.2, 0.4 },
 		{ "{mesh: {dp: 4}, zero: 1, zero-form: flat}", "mesh: {dp: 4}", 4, TR_OPTIMIZER,
 		  0.25, 0.26 },
@@ -229,6 +274,7 @@ static void *count_and_allocate(struct tr_backend *be, size_t items)
 
 TEST(the_arenas_of_a_trainer_are_all_that_it_allocates)
 {
+	const struct tr_leafuse all = { 0, 0, 3, 4 };
 	struct tr_ranks alone;
 	struct tr_mesh mesh;
 	struct tr_trainer t = { .mesh = &mesh, .leaves = 4, .pieces = 2, .batch = 8 };
@@ -243,8 +289,7 @@ TEST(the_arenas_of_a_trainer_are_all_that_it_allocates)
 	allocate = t.be->alloc;
 	t.be->alloc = count_and_allocate;
 	CHECK_RC(tr_trainer_init(&t, &c, 8, 16, &err), 0, &err);
-	for (int leaf = 0; leaf < 4; leaf++)
-		CHECK(tr_leafgrads_of(t.grads, leaf) != NULL);
+	pass(t.grads, &all, c.layers, c.layers);
 	tr_trainer_used(&t, used);
 	for (int kind = 0; kind < TR_MEMORY_KINDS; kind++)
 		sum += used[kind];

@@ -45,6 +45,14 @@ struct step {
 	float *grad;
 };
 
+static int make_gradients(struct step *s, struct tr_arenas *a, int leaves, struct tr_error *err)
+{
+	const struct tr_leafgrads_opts o = { .reg = tr_model_registry(s->m), .mesh = &s->mesh,
+					     .leaves = leaves };
+
+	return tr_leafgrads_new(&s->lg, &o, a, err);
+}
+
 static int open_step(struct step *s, const struct rank *r, struct tr_error *err)
 {
 	struct tr_tensorpar_opts tp = { &s->mesh.tp, r->of.pieces, r->of.sp };
@@ -71,8 +79,7 @@ static int open_step(struct step *s, const struct rank *r, struct tr_error *err)
 	if (rc == 0)
 		rc = tr_model_new(&s->m, &c, &s->arenas, &tp, &parts, SEQS, SEQ, err);
 	if (rc == 0)
-		rc = tr_leafgrads_new(&s->lg, tr_model_registry(s->m), &s->arenas, &s->mesh, NULL,
-				      2, 2, err);
+		rc = make_gradients(s, &s->arenas, 2, err);
 	if (rc == 0)
 		rc = tr_arenas_allocate(&s->arenas, err);
 	if (rc == 0)
@@ -93,16 +100,17 @@ static void close_step(struct step *s)
 static int make_step(struct step *s, struct rank *r, struct tr_error *err)
 {
 	int32_t token[TOKENS], target[TOKENS], position[TOKENS];
-	float weight[TOKENS], *grad[SEQS];
+	float weight[TOKENS];
+	int leaf[SEQS];
 	static const int64_t sample[SEQS] = { 5, 6, 7, 90, 91 };
 	const struct tr_dropout drop = { 2, 40, r->of.dropout, r->of.dropout };
 	struct tr_rows rows = { .n = TOKENS, .seqs = SEQS, .begin = begin, .token = token,
-		.target = target, .weight = weight, .position = position, .grad = grad,
-		.sample = sample, .drop = &drop };
+		.target = target, .weight = weight, .position = position, .sample = sample,
+		.drop = &drop };
 	int rc;
 
 	for (int q = 0; q < SEQS; q++) {
-		grad[q] = tr_leafgrads_of(s->lg, q >= 3);
+		leaf[q] = q >= 3;
 		for (int64_t i = begin[q]; i < begin[q + 1]; i++) {
 			token[i] = (int32_t)(i * 17 % 61);
 			target[i] = (int32_t)(i * 23 % 61);
@@ -112,10 +120,13 @@ static int make_step(struct step *s, struct rank *r, struct tr_error *err)
 	}
 	rc = tr_model_forward(s->m, 0, 0, &rows, 1, err);
 	if (rc == 0)
+		rc = tr_leafgrads_begin(s->lg, &rows, leaf, 2, err);
+	if (rc == 0)
 		rc = tr_model_loss(s->m, 0, &rows, 0.0625, r->loss, 1, err);
 	if (rc == 0)
 		rc = tr_model_backward(s->m, 0, 0, &rows, err);
-	tr_leafgrads_close(s->lg, 1);
+	if (rc == 0)
+		rc = tr_leafgrads_close(s->lg, 2, err);
 	if (rc == 0)
 		rc = tr_leafgrads_reduce(s->lg, &s->grad, err);
 	if (rc == 0)
@@ -345,6 +356,15 @@ TEST(layers_that_are_computed_again_keep_their_input_only)
 	}
 }
 
+/* Makes the gradients of a leaf, which are 0. */
+static void open_leaf(struct step *s, int leaf)
+{
+	const struct tr_registry *reg = tr_model_registry(s->m);
+
+	for (int i = 0; i < reg->n; i++)
+		CHECK(tr_leafgrads_param(s->lg, leaf, &reg->param[i]));
+}
+
 TEST(the_gradient_of_a_tied_head_is_added_once)
 {
 	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto", 0, 0 };
@@ -361,12 +381,14 @@ TEST(the_gradient_of_a_tied_head_is_added_once)
 	head = &reg->param[reg->head];
 	embedding = &reg->param[reg->embedding];
 	for (int i = 0; i < 2; i++) {
-		leaf = tr_leafgrads_of(s.lg, i);
-		leaf[embedding->offset + 5] = 1;
-		leaf[head->offset + 5] = 8;
-		leaf[head->offset + 6] = 16;
+		open_leaf(&s, i);
+		leaf = tr_leafgrads_param(s.lg, i, embedding);
+		leaf[5] = 1;
+		leaf = tr_leafgrads_param(s.lg, i, head);
+		leaf[5] = 8;
+		leaf[6] = 16;
 	}
-	tr_leafgrads_close(s.lg, 1);
+	CHECK_RC(tr_leafgrads_close(s.lg, 2, &err), 0, &err);
 	CHECK_RC(tr_leafgrads_reduce(s.lg, &s.grad, &err), 0, &err);
 	CHECK(s.grad[embedding->offset + 5] == 18 && s.grad[embedding->offset + 6] == 32);
 	close_step(&s);
@@ -380,27 +402,30 @@ TEST(all_leaves_of_a_rank_may_be_open_at_once)
 	struct rank r = { .of = of };
 	struct step s = { .m = NULL };
 	struct tr_arenas a = { .be = NULL };
+	const struct tr_param *p;
 	struct tr_error err;
 
 	tr_ranks_alone(&r.all);
 	CHECK_RC(open_step(&s, &r, &err), 0, &err);
 	tr_leafgrads_free(s.lg);
 	a.be = s.be;
-	CHECK_RC(tr_leafgrads_new(&s.lg, tr_model_registry(s.m), &a, &s.mesh, NULL, LEAVES, 0,
-				  &err), 0, &err);
+	CHECK_RC(make_gradients(&s, &a, LEAVES, &err), 0, &err);
 	CHECK_RC(tr_arenas_allocate(&a, &err), 0, &err);
+	p = &tr_model_registry(s.m)->param[0];
 	for (int step = 0; step < 2; step++) {
 		for (int i = 0; i < LEAVES; i++) {
-			float *leaf = tr_leafgrads_of(s.lg, i);
+			float *leaf;
 
+			open_leaf(&s, i);
+			leaf = tr_leafgrads_param(s.lg, i, p);
 			CHECK(leaf);
 			leaf[3] = (float)i;
 		}
-		tr_leafgrads_close(s.lg, LEAVES - 1);
+		CHECK_RC(tr_leafgrads_close(s.lg, LEAVES, &err), 0, &err);
 		CHECK_RC(tr_leafgrads_reduce(s.lg, &s.grad, &err), 0, &err);
-		CHECK(s.grad[3] == LEAVES * (LEAVES - 1) / 2);
+		CHECK(s.grad[p->offset + 3] == LEAVES * (LEAVES - 1) / 2);
 	}
-	CHECK_INT(tr_leafgrads_used(s.lg), LEAVES);
+	CHECK(tr_leafgrads_used(s.lg) == tr_arenas_bytes(&a, TR_GRADS));
 	tr_arenas_release(&a);
 	close_step(&s);
 }

@@ -172,7 +172,17 @@ static const struct {
 	       { 6, "mesh: {dp: 3, tp: 2}\nsp: true\nzero: 1\nzero-form: flat" },
 	       { 4, "mesh: {dp: 2, pp: 2}\nzero: 1\nzero-form: flat" },
 	       { 8, "mesh: {dp: 2, tp: 2, pp: 2}\nsp: true\nzero: 1\nmicro-batch: 2\n"
-		 "schedule: interleaved\nchunks: 2\nrecompute: block" } };
+		 "schedule: interleaved\nchunks: 2\nrecompute: block" },
+	       { 2, "zero: 2" }, { 3, "zero: 2\nzero-form: flat\nmicro-batch: 1" },
+	       { 4, "mesh: {dp: 2, tp: 2}\nzero: 2\nmicro-batch: 2\noverlap: true" },
+	       { 6, "mesh: {dp: 3, tp: 2}\nsp: true\nzero: 2\nzero-form: flat\nmicro-batch: 4" },
+	       { 4, "mesh: {dp: 2, pp: 2}\nzero: 2\nzero-form: flat\noverlap: true\n"
+		 "micro-batch: 4" },
+	       { 8, "mesh: {dp: 2, tp: 2, pp: 2}\nsp: true\nzero: 2\nmicro-batch: 2\n"
+		 "schedule: interleaved\nchunks: 2\noverlap: true\nrecompute: block" },
+	       { 2, "overlap: true\nlink-gbps: 10\nlink-us: 20" },
+	       { 4, "mesh: {dp: 2, pp: 2}\nzero: 1\noverlap: true\nmicro-batch: 2\n"
+		 "link-gbps: 10\nlink-us: 20" } };
 enum { LAYOUTS = sizeof(layout) / sizeof(layout[0]) };
 
 /* Reads the weights and the moments of a checkpoint, one behind the other. */
@@ -236,20 +246,21 @@ TEST(stages_of_a_model_whose_head_is_not_tied_save_the_files_of_one_rank)
 TEST(ranks_go_on_with_what_other_ranks_saved_as_if_nothing_had_been)
 {
 	static char a[1 << 18], b[1 << 18];
-	static const int order[] = { 5, 8, 12, 0, 4, 13, 15, 10, 2, 14, 7, 3, 16, 11, 9, 6, 1 };
+	static const int order[] = { 5, 17, 8, 12, 19, 0, 20, 4, 13, 24, 15, 22, 10, 2, 14,
+				     21, 7, 3, 16, 18, 23, 11, 9, 6, 1 };
 	size_t n;
 
 	prepare();
-	train_layout(1, "whole/all", "17");
+	train_layout(1, "whole/all", "25");
 	for (int i = 0; i < LAYOUTS; i++) {
 		char steps[12];
 
 		snprintf(steps, sizeof(steps), "%d", 1 + i);
 		train_layout(order[i], "whole/part", steps);
 	}
-	n = read_tensors("whole/all/checkpoint-17", a, sizeof(a));
+	n = read_tensors("whole/all/checkpoint-25", a, sizeof(a));
 	CHECK(n > 50000 && n < sizeof(a));
-	CHECK(read_tensors("whole/part/checkpoint-17", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	CHECK(read_tensors("whole/part/checkpoint-25", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
 	rmtree("whole");
 }
 

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ZeRO 1: the shares of the ranks of dp, their memory, and the gates. That the bits are those of a
- * training without it is tested with whole trainings: test_train_whole.c and layouts.py. */
+/* ZeRO 1 and 2: the shares of the ranks of dp, their memory, and the gates. That the bits are those
+ * of a training without it is tested with whole trainings: test_train_whole.c and layouts.py. */
 #include "t.h"
 
+#include <pthread.h>
+
+#include "ranks_threads.h"
 #include "training.h"
 
 static const char model[] = "{\"model_type\": \"qwen2\", \"vocab_size\": 257, \"hidden_size\": 16, "
@@ -169,6 +172,151 @@ TEST(a_rank_has_memory_for_the_moments_of_its_share_only)
 	}
 	/* The four of them have the moments of one. */
 	CHECK(sum == 2 * weights + 4 * 2 * 16);
+}
+
+/* ---- the memory of gradients ---- */
+
+enum { RANKS = 4, LEAVES = 16, SEQ = 5, OWN = LEAVES / RANKS };
+
+struct rank {
+	pthread_t thread;
+	struct tr_ranks g;
+	int zero, overlap, micro;       /* micro: leaves in a micro-batch, each of one sequence */
+	enum tr_zero_form form;
+	int64_t planned, used;          /* bytes of gradients */
+	int64_t weights, head, layer, norms;    /* items */
+	int rc;
+	struct tr_error err;
+};
+
+/* Takes sequences [from, to) of this rank through the model. */
+static int take_micro_batch(struct rank *r, struct tr_model *m, struct tr_leafgrads *lg, int from,
+			    int to)
+{
+	int32_t token[OWN * SEQ], position[OWN * SEQ];
+	int64_t begin[OWN + 1] = { 0 };
+	float weight[OWN * SEQ], loss[OWN * SEQ];
+	int leaf[OWN], n = to - from, rc;
+	struct tr_rows rows = { .n = (int64_t)n * SEQ, .seqs = n, .begin = begin, .token = token,
+				.target = token, .weight = weight, .position = position };
+
+	for (int i = 0; i < n * SEQ; i++) {
+		token[i] = (r->g.rank * 50 + from * 11 + i * 3) % 257;
+		position[i] = i % SEQ;
+		weight[i] = 1;
+	}
+	for (int s = 0; s < n; s++) {
+		begin[s + 1] = (int64_t)(s + 1) * SEQ;
+		leaf[s] = from + s;
+	}
+	rc = tr_model_forward(m, 0, 0, &rows, 1, &r->err);
+	if (rc == 0)
+		rc = tr_leafgrads_begin(lg, &rows, leaf, to, &r->err);
+	if (rc == 0)
+		rc = tr_model_loss(m, 0, &rows, 1, loss, 1, &r->err);
+	if (rc == 0)
+		rc = tr_model_backward(m, 0, 0, &rows, &r->err);
+	return rc == 0 ? tr_leafgrads_close(lg, to, &r->err) : rc;
+}
+
+/* Makes two steps. */
+static int make_steps(struct rank *r, struct tr_trainer *t)
+{
+	const struct tr_registry *reg = tr_model_registry(t->model);
+	int64_t used[TR_MEMORY_KINDS];
+	int rc = 0;
+
+	r->weights = reg->weights;
+	r->norms = reg->weights - reg->norms;
+	r->head = reg->param[reg->head].items;
+	r->layer = tr_registry_layer(reg, 0).to - tr_registry_layer(reg, 0).from;
+	for (int step = 0; step < 2; step++) {
+		for (int at = 0; rc == 0 && at < OWN; at += r->micro)
+			rc = take_micro_batch(r, t->model, t->grads, at,
+					      at + r->micro < OWN ? at + r->micro : OWN);
+		if (rc == 0)
+			rc = tr_leafgrads_reduce(t->grads, &t->grad, &r->err);
+	}
+	tr_trainer_used(t, used);
+	r->planned = tr_arenas_bytes(&t->arenas, TR_GRADS);
+	r->used = used[TR_GRADS];
+	return rc;
+}
+
+static void *count_gradients(void *arg)
+{
+	struct rank *r = arg;
+	struct tr_model_config c = config();
+	const struct tr_isa *isa;
+	struct tr_mesh mesh;
+	struct tr_trainer t = { .mesh = &mesh, .leaves = LEAVES, .pieces = 1, .batch = LEAVES,
+				.zero = r->zero, .zero_form = r->form, .overlap = r->overlap,
+				.pipe = { .micros = (OWN + r->micro - 1) / r->micro } };
+
+	r->rc = tr_mesh_make(&mesh, &r->g, RANKS, 1, 1, &r->err);
+	if (r->rc == 0)
+		r->rc = tr_isa_find(&isa, "auto", &r->err);
+	if (r->rc == 0)
+		r->rc = tr_backend_cpu(&t.be, isa, &r->err);
+	if (r->rc == 0)
+		r->rc = tr_trainer_init(&t, &c, r->micro, SEQ, &r->err);
+	if (r->rc == 0)
+		r->rc = make_steps(r, &t);
+	tr_trainer_release(&t);
+	tr_backend_free(t.be);
+	tr_mesh_release(&mesh);
+	return NULL;
+}
+
+/* Makes two steps on four ranks, in which each uses the memory that was planned. Sets *most to the
+ * bytes of the rank that has most of them for gradients, and *sum to those of all. */
+static void gradients_of(struct rank like, struct rank *r, int64_t *most, int64_t *sum)
+{
+	struct tr_hub *hub = tr_hub_new(RANKS);
+
+	*most = *sum = 0;
+	for (int i = 0; i < RANKS; i++) {
+		r[i] = like;
+		tr_ranks_hub(&r[i].g, hub, i, 20000);
+		CHECK_INT(pthread_create(&r[i].thread, NULL, count_gradients, &r[i]), 0);
+	}
+	for (int i = 0; i < RANKS; i++) {
+		pthread_join(r[i].thread, NULL);
+		CHECK_RC(r[i].rc, 0, &r[i].err);
+		CHECK(r[i].planned == r[i].used);
+		*most = r[i].planned > *most ? r[i].planned : *most;
+		*sum += r[i].planned;
+	}
+	tr_hub_free(hub);
+}
+
+/* The leaves of some rounds make two nodes of the tree: those of three micro-batches of one leaf of
+ * each rank. The shares of each node, and with them those of a tied head, are a quarter. Beside
+ * them there are blocks for the leaves of a micro-batch, in the bucket that is computed and with
+ * overlap in the one that is added up, and the norms. Parts of an arena are up to 128 bytes longer
+ * than their items. */
+TEST(with_zero_2_a_rank_has_memory_for_the_gradients_of_its_share_and_of_two_layers)
+{
+	struct rank r[RANKS];
+	int64_t most, sum;
+
+	for (int overlap = 0; overlap < 2; overlap++)
+		for (int micro = 1; micro <= OWN; micro *= 2) {
+			int64_t m = micro, levels = micro == 1 ? 2 : 1, bound;
+
+			gradients_of((struct rank){ .zero = 2, .form = TR_ZERO_FLAT, .micro = micro,
+						    .overlap = overlap }, r, &most, &sum);
+			bound = levels * ((r->weights + r->head + r->norms) / RANKS + 10) +
+				m * (r->head + r->layer * (1 + overlap)) + r->norms * (1 + 2 * m);
+			bound = bound * 4 + 128 * (levels + 2 + 5 * m);
+			CHECK(most <= bound);
+			CHECK(sum >= levels * (r->weights + r->head) * 4);
+			gradients_of((struct rank){ .zero = 2, .micro = micro, .overlap = overlap },
+				     r, &most, &sum);
+			CHECK(sum <= RANKS * bound);
+		}
+	gradients_of((struct rank){ .zero = 1, .micro = 1 }, r, &most, &sum);
+	CHECK(most >= 2 * r->weights * 4);
 }
 
 static int count_calls(void *arg, int param, struct tr_error *err)

@@ -11,6 +11,9 @@ int tr_mesh_make(struct tr_mesh *m, const struct tr_ranks *all, int dp, int tp, 
 	if (rc == 0)
 		rc = tr_agree(all, tr_ranks_split(all, &m->dp, in_line, line, dp, err), err);
 	if (rc == 0)
+		rc = tr_agree(all, tr_ranks_split(all, &m->background, in_line, line, dp, err),
+			      err);
+	if (rc == 0)
 		rc = tr_agree(all, tr_ranks_split(all, &m->pp, all->rank - in_line + place, tp, pp,
 						 err), err);
 	if (rc == 0)
@@ -32,6 +35,7 @@ void tr_mesh_release(struct tr_mesh *m)
 {
 	tr_ranks_free(&m->line);
 	tr_ranks_free(&m->pp);
+	tr_ranks_free(&m->background);
 	tr_ranks_free(&m->dp);
 	tr_ranks_free(&m->tp);
 }

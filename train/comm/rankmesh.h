@@ -11,6 +11,7 @@ struct tr_mesh {
 	struct tr_ranks dp;             /* the ranks that have the same shards of the weights */
 	struct tr_ranks tp;             /* those that compute the same layers of the same samples */
 	struct tr_ranks pp;             /* a rank of each stage, which pass samples on */
+	struct tr_ranks background;     /* those of dp, for exchanges while they compute */
 	struct tr_ranks line;           /* those that take the same samples: of tp, in all stages */
 };
 /* Makes the groups. dp * tp * pp is the number of ranks. [collective] */

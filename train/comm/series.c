@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "series.h"
 
-static void finish(struct tr_series *s)
-{
-	if (s->done)
-		s->done(s->arg);
-	s->free(s);
-}
-
 int tr_series_run(const struct tr_ranks *g, struct tr_series *s, struct tr_error *err)
 {
 	const struct tr_piece *out, *in;
@@ -15,10 +8,7 @@ int tr_series_run(const struct tr_ranks *g, struct tr_series *s, struct tr_error
 
 	while (rc == 0 && s->step(s, &out, &in))
 		rc = tr_exchange(g, out, in, err);
-	if (rc < 0)
-		s->free(s);
-	else
-		finish(s);
+	s->free(s);
 	return rc;
 }
 
@@ -52,10 +42,12 @@ void tr_queue_add(struct tr_queue *q, struct tr_series *s)
 static int begin_next(struct tr_queue *q)
 {
 	const struct tr_piece *out, *in;
+	struct tr_series *s = q->first;
 
-	if (q->first->step(q->first, &out, &in))
+	if (s->step(s, &out, &in))
 		return tr_exchange_begin(q->g, out, in, &q->flow, &q->err);
-	finish(take_first(q));
+	take_first(q);
+	s->free(s);
 	return 0;
 }
 

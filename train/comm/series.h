@@ -11,8 +11,6 @@ struct tr_series {
 	 * complete. They are valid until the next step. Returns 0 if there is no further one. */
 	int (*step)(struct tr_series *s, const struct tr_piece **out, const struct tr_piece **in);
 	void (*free)(struct tr_series *s);
-	void (*done)(void *arg);        /* called after the last exchange; NULL: nothing */
-	void *arg;
 	struct tr_series *next;         /* in a queue */
 };
 /* Makes all exchanges of a series, and frees it. [collective] */

@@ -16,9 +16,6 @@ struct tr_linear {                      /* y = x w^T + bias; a weight is [out, i
 	const float *w;
 	const float *bias;              /* NULL: none */
 };
-struct tr_span {                        /* [from, to) */
-	int64_t from, to;
-};
 /* A row of q or o is [heads, size], of k or v [kv_heads, size]. */
 struct tr_attention {
 	int64_t heads, kv_heads, size;
@@ -122,6 +119,10 @@ struct tr_backend {
 			 const float *sum, double scale);
 
 	int64_t workspace;              /* bytes that it has allocated for itself */
+	/* Called between two kernels every 50 us or so. NULL: nothing. */
+	void (*between)(void *arg);
+	void *between_arg;
+	int64_t between_ns;             /* when it was called last */
 	int64_t gemm_ns;                /* time in products, since the caller set it to 0 */
 	const struct tr_isa *isa;       /* the kernels of the CPU */
 	void *own;                      /* what this kind of device needs */

@@ -7,6 +7,7 @@
 #include "backend.h"
 #include "elementary.h"
 
+enum { BETWEEN_NS = 50000 };            /* time from one call of be->between to the next */
 enum { PART_MAX = 4096 };               /* columns that sum_rows adds up at once */
 
 struct cpu {
@@ -25,10 +26,15 @@ static int64_t now_ns(void)
 void tr_cpu_gemm(struct tr_backend *be, const struct tr_gemm *g)
 {
 	struct cpu *cpu = be->own;
-	int64_t start = now_ns();
+	int64_t start = now_ns(), end;
 
 	tr_gemm(be->isa, g, cpu->work);
-	be->gemm_ns += now_ns() - start;
+	end = now_ns();
+	be->gemm_ns += end - start;
+	if (!be->between || end - be->between_ns < BETWEEN_NS)
+		return;
+	be->between_ns = end;
+	be->between(be->between_arg);
 }
 
 static void *cpu_alloc(struct tr_backend *be, size_t items)

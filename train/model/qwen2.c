@@ -456,6 +456,12 @@ float *tr_model_gradient(struct tr_model *m)
 	return m->dx;
 }
 
+/* Turns to a layer; see struct tr_rows. */
+static int turn(const struct tr_rows *rows, int64_t layer, struct tr_error *err)
+{
+	return rows->turn ? rows->turn(rows->arg, layer, err) : 0;
+}
+
 int tr_model_forward(struct tr_model *m, int part, int slot, const struct tr_rows *rows, int keep,
 		     struct tr_error *err)
 {
@@ -467,6 +473,8 @@ int tr_model_forward(struct tr_model *m, int part, int slot, const struct tr_row
 		fill_tables(m);
 	tr_tensorpar_begin(&m->tp, rows);
 	if (r->from == 0)
+		rc = turn(rows, -1, err);
+	if (rc == 0 && r->from == 0)
 		rc = tr_embed_rows(&m->tp, rows, m->own.vocab,
 				   m->w + m->reg.param[m->reg.embedding].offset, k.x, err);
 	if (rc == 0 && r->from == 0)
@@ -475,7 +483,9 @@ int tr_model_forward(struct tr_model *m, int part, int slot, const struct tr_row
 		struct layer w = layer_of(m, l);
 		struct kept next = keep ? kept_of(m, r, slot, l + 1) : k;
 
-		rc = attention_forward(m, l, &w, rows, &k, err);
+		rc = turn(rows, l, err);
+		if (rc == 0)
+			rc = attention_forward(m, l, &w, rows, &k, err);
 		if (rc == 0)
 			rc = mlp_forward(m, l, &w, rows, &k, next.x, err);
 		k = next;
@@ -521,6 +531,8 @@ int tr_model_loss(struct tr_model *m, int slot, const struct tr_rows *rows, doub
 	be->norm(be, m->hidden, last.root1, last.x, m->w + m->reg.param[m->reg.norm].offset,
 		 m->tp.local, size, m->c.norm_eps);
 	rc = tr_gather_rows(&m->tp, rows, m->hidden, &hidden, err);
+	if (rc == 0 && grad)
+		rc = turn(rows, m->c.layers, err);
 	for (int64_t at = 0; rc == 0 && at < rows->n; at = end) {
 		end = logits_end(m, rows, at);
 		column_linear(m, &t.l, hidden + at * size, m->logits, end - at);
@@ -529,7 +541,7 @@ int tr_model_loss(struct tr_model *m, int slot, const struct tr_rows *rows, doub
 			continue;
 		tr_sum_pieces(&m->tp, &m->reg, rows, &t, 1, at, end, m->dhidden);
 		be->linear_weight(be, rows, at, end, m->logits, t.l.out, hidden + at * size, size,
-				  p->offset);
+				  p->offset - rows->first);
 	}
 	return rc == 0 && grad ? tr_sum_pieces_end(&m->tp, rows, m->dhidden, err) : rc;
 }
@@ -543,9 +555,10 @@ static void gradients(struct tr_model *m, int64_t l, const struct tr_rows *rows,
 		param(m, l, which + 1) : NULL;
 	struct tr_backend *be = m->be;
 
-	be->linear_weight(be, rows, 0, rows->n, dy, p->count[0], x, p->count[1], p->offset);
+	be->linear_weight(be, rows, 0, rows->n, dy, p->count[0], x, p->count[1],
+			  p->offset - rows->first);
 	if (bias)
-		be->linear_bias(be, rows, dy, p->count[0], bias->offset);
+		be->linear_bias(be, rows, dy, p->count[0], bias->offset - rows->first);
 }
 
 /* Computes the norm of x again, and gathers it. */
@@ -560,8 +573,11 @@ static int norm_again(struct tr_model *m, const struct tr_rows *rows, const floa
 static void norm_backward(struct tr_model *m, const struct tr_rows *rows, const struct tr_param *p,
 			  const float *dy, const float *x, const float *root)
 {
-	m->be->norm_bwd(m->be, rows, &m->tp.tokens, m->dx, dy, x, root, m->w + p->offset,
-			m->c.hidden, p->offset, m->reg.weights - m->reg.norms);
+	struct tr_rows to = *rows;
+
+	to.grad = rows->norm_grad ? rows->norm_grad : rows->grad;
+	m->be->norm_bwd(m->be, &to, &m->tp.tokens, m->dx, dy, x, root, m->w + p->offset,
+			m->c.hidden, p->offset - rows->norms_first, m->reg.weights - m->reg.norms);
 }
 
 /* Gathers the gradient of what was added to the residual stream: m->dx, but for what was dropped.
@@ -640,17 +656,32 @@ static int forward_again(struct tr_model *m, int64_t l, const struct layer *w,
 	return rc == 0 ? gate_forward(m, w, rows, k, err) : rc;
 }
 
+static int embedding_backward(struct tr_model *m, const struct tr_rows *rows, struct tr_error *err)
+{
+	const float *dx;
+	int rc = turn(rows, -1, err);
+
+	if (rc == 0)
+		rc = gather_gradient(m, rows, TR_RANDOM_EMBEDDING, 0, &dx, err);
+	if (rc == 0)
+		m->be->embed_bwd(m->be, rows, m->own.vocab, dx, m->c.hidden,
+				 m->reg.param[m->reg.embedding].offset - rows->first);
+	return rc;
+}
+
 int tr_model_backward(struct tr_model *m, int part, int slot, const struct tr_rows *rows,
 		      struct tr_error *err)
 {
 	const struct range *r = &m->part[part];
 	const struct kept last = kept_of(m, r, slot, r->end[slot]);
 	struct tr_backend *be = m->be;
-	const float *dx;
 	int rc = 0;
 
 	tr_tensorpar_begin(&m->tp, rows);
 	if (is_last(m, r)) {
+		rc = turn(rows, m->c.layers, err);
+		if (rc < 0)
+			return rc;
 		be->zero(be, m->dx, m->tp.local * m->c.hidden);
 		norm_backward(m, rows, &m->reg.param[m->reg.norm], m->dhidden, last.x, last.root1);
 	}
@@ -658,18 +689,15 @@ int tr_model_backward(struct tr_model *m, int part, int slot, const struct tr_ro
 		const struct kept k = kept_of(m, r, slot, l);
 		struct layer w = layer_of(m, l);
 
-		if (m->recompute)
+		rc = turn(rows, l, err);
+		if (rc == 0 && m->recompute)
 			rc = forward_again(m, l, &w, rows, &k, err);
 		if (rc == 0)
 			rc = mlp_backward(m, l, rows, &k, &w, err);
 		if (rc == 0)
 			rc = attention_backward(m, l, rows, &k, &w, err);
 	}
-	if (rc < 0 || r->from > 0)
-		return rc;
-	rc = gather_gradient(m, rows, TR_RANDOM_EMBEDDING, 0, &dx, err);
-	if (rc == 0)
-		be->embed_bwd(be, rows, m->own.vocab, dx, m->c.hidden,
-			      m->reg.param[m->reg.embedding].offset);
-	return rc;
+	if (rc == 0 && r->from == 0)
+		rc = embedding_backward(m, rows, err);
+	return rc == 0 ? turn(rows, m->c.layers + 1, err) : rc;
 }

@@ -143,7 +143,7 @@ int tr_registry_make(struct tr_registry *r, const struct tr_model_config *c,
 	size_t layers = (size_t)c->layers;
 	int last = has_layer(parts, c->layers - 1);
 
-	*r = (struct tr_registry){ .pieces = *pieces, .tokens = *tokens };
+	*r = (struct tr_registry){ .pieces = *pieces, .tokens = *tokens, .layers = c->layers };
 	r->param = calloc(layers * TR_LAYER_PARAMS + 3, sizeof(*r->param));
 	r->layer = calloc(layers * TR_LAYER_PARAMS, sizeof(*r->layer));
 	if (!r->param || !r->layer) {
@@ -166,14 +166,32 @@ void tr_registry_release(struct tr_registry *r)
 	*r = (struct tr_registry){ .n = 0 };
 }
 
+struct tr_span tr_registry_layer(const struct tr_registry *r, int64_t layer)
+{
+	int first = layer < 0 ? r->embedding : r->head, last = first;
+
+	if (layer >= 0 && layer < r->layers) {
+		first = r->layer[layer * TR_LAYER_PARAMS + TR_Q];
+		last = r->layer[layer * TR_LAYER_PARAMS + TR_DOWN];
+	}
+	if (first < 0)
+		return (struct tr_span){ 0, 0 };
+	return (struct tr_span){ r->param[first].offset,
+				 r->param[last].offset + r->param[last].items };
+}
+
 int64_t tr_param_cut(const struct tr_registry *r, const struct tr_param *p, int piece)
 {
 	return tr_cut(p->shape[p->axis] / p->unit, r->pieces.n, piece) * p->unit -
 		p->start[p->axis];
 }
 
-/* Returns the index of the first item of a row of the box in the whole parameter. */
-static int64_t row_begin(const struct tr_param *p, int64_t row)
+int tr_param_is_counted(const struct tr_registry *r, const struct tr_param *p)
+{
+	return p->tied_to < 0 && !p->copy && (p->axis >= 0 || r->pieces.from == 0);
+}
+
+int64_t tr_param_index(const struct tr_param *p, int64_t row)
 {
 	return (p->start[0] + row) * p->shape[1] + p->start[1];
 }
@@ -186,11 +204,11 @@ uint64_t tr_registry_hash(const struct tr_registry *r, const float *weights, int
 		const struct tr_param *p = &r->param[j];
 		int64_t from = tr_cut(p->count[0], n, i), to = tr_cut(p->count[0], n, i + 1);
 
-		if (p->tied_to >= 0 || p->copy || (p->axis < 0 && r->pieces.from > 0))
+		if (!tr_param_is_counted(r, p))
 			continue;
 		for (int64_t row = from; row < to; row++)
 			sum += tr_item_hash(p->crc, weights + p->offset + row * p->count[1],
-					    row_begin(p, row), p->count[1]);
+					    tr_param_index(p, row), p->count[1]);
 	}
 	return sum;
 }
@@ -198,7 +216,7 @@ uint64_t tr_registry_hash(const struct tr_registry *r, const float *weights, int
 /* Two items next to each other come from one draw; a row of a box may begin with the second. */
 static void draw_row(float *to, const struct tr_param *p, int64_t row, uint64_t seed, double range)
 {
-	int64_t first = row_begin(p, row);
+	int64_t first = tr_param_index(p, row);
 	double x[2] = { 0, 0 };
 
 	for (int64_t i = 0; i < p->count[1]; i++) {

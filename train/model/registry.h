@@ -63,6 +63,7 @@ struct tr_registry {
 	 * is its head, and `shared` is the number of the parameter in either. The gradients of the
 	 * two have to be added. */
 	int embedding, norm, head, shared;
+	int64_t layers;                 /* of the whole model */
 	int *layer;                     /* [layers * TR_LAYER_PARAMS]; -1: absent */
 };
 /* Makes the list for the rank that has these parts, these pieces of each dimension that is cut, and
@@ -72,11 +73,19 @@ int tr_registry_make(struct tr_registry *r, const struct tr_model_config *c,
 		     const struct tr_parts *parts, const struct tr_pieces *pieces,
 		     const struct tr_pieces *tokens, struct tr_error *err);
 void tr_registry_release(struct tr_registry *r);
+/* Returns the items of the parameters of a layer that are cut into pieces, in a flat buffer of
+ * gradients, or none if this rank does not have them. Layer -1 is the embedding, and the number of
+ * layers is the head. */
+struct tr_span tr_registry_layer(const struct tr_registry *r, int64_t layer);
 /* Returns where piece `piece` of the dimension that is cut begins in the box of this rank. */
 int64_t tr_param_cut(const struct tr_registry *r, const struct tr_param *p, int piece);
-/* Returns the sum of tr_item_hash over the boxes of all parameters that are not tied, for share i
- * of n of each box. A parameter that is not cut counts on the rank of piece 0 only, and a copy does
- * not count. So the shares of all ranks add up to the hash of the model. */
+/* Returns whether the box of a parameter counts in the hash on this rank. A parameter that is not
+ * cut counts on the rank of piece 0 only, and a copy or a tied one does not count. */
+int tr_param_is_counted(const struct tr_registry *r, const struct tr_param *p);
+/* Returns the index of the first item of a row of the box in the whole parameter. */
+int64_t tr_param_index(const struct tr_param *p, int64_t row);
+/* Returns the sum of tr_item_hash over the boxes of all parameters that count on this rank, for
+ * share i of n of each box. So the shares of all ranks add up to the hash of the model. */
 uint64_t tr_registry_hash(const struct tr_registry *r, const float *weights, int64_t i, int64_t n);
 /* Sets the initial weights: matrices are drawn from a normal distribution with deviation `range`,
  * vectors have their fill. An item depends only on the seed, the name and its index in the whole

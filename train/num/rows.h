@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "sumtree.h"
+#include "tr_error.h"
 
 struct tr_dropout;
 
@@ -23,6 +24,18 @@ struct tr_rows {
 	const int32_t *position;        /* [n], in its part */
 	float *const *grad;             /* [seqs], the gradient buffer of the sequence's leaf */
 	const struct tr_dropout *drop;  /* NULL: none; otherwise `sample` is known */
+	/* A model calls this before it computes a layer. The number of a layer is -1 for the
+	 * embedding, and the number of layers for the head; one more stands for the end of a
+	 * backward pass. In a forward pass the call waits until the weights are there; it is not
+	 * made for the head. In a backward pass it sets `grad` and `first` for the layer. NULL: all
+	 * weights are there, or `grad` has the buffers of all layers. */
+	int (*turn)(void *arg, int64_t layer, struct tr_error *err);
+	void *arg;
+	/* The buffers of `grad` begin with this item of a whole gradient. Norms have buffers of
+	 * their own, which begin with item norms_first. NULL: they are in those of `grad`. */
+	int64_t first;
+	float *const *norm_grad;
+	int64_t norms_first;
 };
 /* Sets `rows` to sequences [from, to) of `all`, without gradient buffers and dropout. begin has
  * room for to - from + 1 numbers, and part for one more than these sequences have tokens. */

@@ -19,6 +19,9 @@ int tr_tree_nodes(int n, int from, int to, int *end);
 /* Returns where piece i begins if n things are cut into `pieces`: floor(i n / pieces). Leaves and
  * items are dealt to ranks by it. */
 int64_t tr_cut(int64_t n, int64_t pieces, int64_t i);
+struct tr_span {                        /* [from, to) */
+	int64_t from, to;
+};
 /* Pieces [from, to) of n. A dimension is cut into n pieces by tr_cut. */
 struct tr_pieces {
 	int n, from, to;

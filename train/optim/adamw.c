@@ -26,14 +26,23 @@ static struct tr_span counted(const struct tr_registry *reg, const struct tr_mes
 				 own.from + tr_cut(items, mesh->dp.n, mesh->dp.rank + 1) };
 }
 
+/* Returns the gradient of items of this rank, perhaps none. */
+static const float *gradient_at(const struct tr_shares *s, const float *grad, struct tr_span own)
+{
+	if (own.from >= own.to)
+		return grad;
+	return grad + (s && s->gradients ? tr_shares_at(s, own.from) : own.from);
+}
+
 int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
 		     const struct tr_mesh *mesh, const struct tr_shares *shares, const float *grad,
 		     double *norm, struct tr_error *err)
 {
 	const struct tr_span a = counted(reg, mesh, shares, 0), b = counted(reg, mesh, shares, 1);
 	int64_t sum[2] = { 0, 0 };
-	const float largest[2] = { isa->row.absmax(grad + a.from, a.to - a.from),
-				   isa->row.absmax(grad + b.from, b.to - b.from) };
+	const float *x = gradient_at(shares, grad, a), *y = gradient_at(shares, grad, b);
+	const float largest[2] = { isa->row.absmax(x, a.to - a.from),
+				   isa->row.absmax(y, b.to - b.from) };
 	uint64_t bits[2] = { 0, 0 }, sums[2];
 	int exponent, rc;
 	float most;
@@ -49,8 +58,8 @@ int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
 	if (most == 0 || !isfinite(most))
 		return 0;
 	frexp((double)most, &exponent);
-	isa->row.squares(grad + a.from, a.to - a.from, ldexp(1, -exponent), sum);
-	isa->row.squares(grad + b.from, b.to - b.from, ldexp(1, -exponent), sum);
+	isa->row.squares(x, a.to - a.from, ldexp(1, -exponent), sum);
+	isa->row.squares(y, b.to - b.from, ldexp(1, -exponent), sum);
 	memcpy(sums, sum, sizeof(sums));
 	rc = tr_allreduce(mesh->all, sums, 2, TR_SUM, err);
 	if (rc < 0)
@@ -83,8 +92,8 @@ int tr_adamw_update(struct tr_adamw *a, const struct tr_registry *reg, const str
 			continue;
 		s.keep = p->decay ? (float)(1 - lr * a->decay) : 1.0f;
 		at = tr_shares_of(a->shares, p, &own);
-		isa->row.adamw(weights + own.from, a->m + at, a->v + at, grad + own.from,
-			       own.to - own.from, &s);
+		isa->row.adamw(weights + own.from, a->m + at, a->v + at,
+			       gradient_at(a->shares, grad, own), own.to - own.from, &s);
 	}
 	a->step++;
 	return 0;

@@ -21,7 +21,8 @@ struct tr_gate {
 /* Sets *norm to the norm of the whole gradient. A weight that several ranks have counts once. The
  * squares are added as integers, so the result has the same bits in any order and on any number of
  * ranks. The norm is NaN or infinite if an item is.
- * shares  of tr_leafgrads_new. [collective] */
+ * shares  of tr_leafgrads_new
+ * grad    of tr_leafgrads_reduce. [collective] */
 int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
 		     const struct tr_mesh *mesh, const struct tr_shares *shares, const float *grad,
 		     double *norm, struct tr_error *err);

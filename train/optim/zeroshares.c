@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "leafsum.h"
+#include "itemhash.h"
 
 /* Returns the beginning or the end of a parameter, or of the buffer, that is nearest to an item. */
 static int64_t nearest_end(const struct tr_registry *reg, int64_t item)
@@ -41,9 +41,11 @@ int tr_shares_make(struct tr_shares *s, const struct tr_registry *reg, const str
 		   enum tr_zero_form form, struct tr_error *err)
 {
 	size_t n = (size_t)dp->n;
-	int64_t both = reg->shared >= 0 ? reg->param[reg->shared].items : 0;
+	int is_tied = reg->head >= 0 && reg->param[reg->head].tied_to >= 0;
+	int first = is_tied ? reg->embedding : reg->shared;
+	int64_t both = first >= 0 ? reg->param[first].items : 0;
 
-	assert(!both || reg->param[reg->shared].offset == 0);
+	assert(!both || reg->param[first].offset == 0);
 	*s = (struct tr_shares){ .dp = dp };
 	s->cut[0] = calloc(2 * (n + 1), sizeof(*s->cut[0]));
 	if (!s->cut[0])
@@ -57,16 +59,6 @@ void tr_shares_release(struct tr_shares *s)
 {
 	free(s->cut[0]);
 	*s = (struct tr_shares){ .dp = NULL };
-}
-
-int tr_shares_gather(const struct tr_shares *s, float *weights, struct tr_error *err)
-{
-	int rc = 0;
-
-	for (int area = 0; rc == 0 && area < 2; area++)
-		if (s->cut[area][0] < s->cut[area][s->dp->n])
-			rc = tr_gather_shares(s->dp, s->cut[area], weights, err);
-	return rc;
 }
 
 int64_t tr_shares_items(const struct tr_shares *s, const struct tr_registry *reg)
@@ -88,9 +80,16 @@ struct tr_span tr_shares_own(const struct tr_shares *s, const struct tr_registry
 	return (struct tr_span){ s->cut[area][s->dp->rank], s->cut[area][s->dp->rank + 1] };
 }
 
+int64_t tr_shares_at(const struct tr_shares *s, int64_t item)
+{
+	int me = s->dp->rank, area = item >= s->cut[0][s->dp->n];
+
+	/* The moments of the first area come first. */
+	return (area ? s->cut[0][me + 1] - s->cut[0][me] : 0) + item - s->cut[area][me];
+}
+
 int64_t tr_shares_of(const struct tr_shares *s, const struct tr_param *p, struct tr_span *own)
 {
-	int64_t before = 0;             /* moments of the first area, which come first */
 	int me, area;
 
 	*own = (struct tr_span){ p->offset, p->offset + p->items };
@@ -106,7 +105,30 @@ int64_t tr_shares_of(const struct tr_shares *s, const struct tr_param *p, struct
 		own->to = own->from;
 		return 0;
 	}
-	if (area)
-		before = s->cut[0][me + 1] - s->cut[0][me];
-	return before + own->from - s->cut[area][me];
+	return tr_shares_at(s, own->from);
+}
+
+uint64_t tr_shares_hash(const struct tr_shares *s, const struct tr_registry *reg,
+			const float *weights)
+{
+	uint64_t sum = 0;
+
+	for (int i = 0; i < reg->n; i++) {
+		const struct tr_param *p = &reg->param[i];
+		struct tr_span own;
+
+		tr_shares_of(s, p, &own);
+		if (!tr_param_is_counted(reg, p))
+			own.to = own.from;
+		for (int64_t at = own.from, end; at < own.to; at = end) {
+			int64_t row = (at - p->offset) / p->count[1];
+			int64_t column = at - p->offset - row * p->count[1];
+
+			end = p->offset + (row + 1) * p->count[1];
+			end = end < own.to ? end : own.to;
+			sum += tr_item_hash(p->crc, weights + at,
+					    tr_param_index(p, row) + column, end - at);
+		}
+	}
+	return sum;
 }

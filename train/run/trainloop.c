@@ -9,13 +9,15 @@
 
 #include "bind.h"
 #include "itemhash.h"
+#include "link.h"
 #include "offload.h"
 #include "trainplan.h"
 
 struct loop {
 	struct tr_opts *o;
 	struct tr_events *events;
-	struct tr_ranks *ranks;
+	struct tr_ranks *ranks;         /* those of the caller, or `linked` */
+	struct tr_ranks linked;
 	struct tr_mesh mesh;
 	struct tr_store *store;
 	struct tr_backend *be;
@@ -298,6 +300,20 @@ static int prepare_data(struct loop *l, struct tr_error *err)
 	return rc == 0 ? check_data(l, err) : rc;
 }
 
+/* Delays messages, if that is wanted: all ranks have the same options now. */
+static int make_link(struct loop *l, struct tr_error *err)
+{
+	const struct tr_opts *o = l->o;
+	int rc = 0;
+
+	if (o->link_gbps > 0 || o->link_us > 0)
+		rc = tr_ranks_link(&l->linked, l->ranks, o->link_gbps, o->link_us, err);
+	rc = tr_agree(l->ranks, rc, err);
+	if (rc == 0 && l->linked.arg)
+		l->ranks = &l->linked;
+	return rc;
+}
+
 static int prepare(struct loop *l, struct tr_error *err)
 {
 	struct tr_store_opts so = { .run = l->o->run, .keep_last = l->o->keep_last,
@@ -308,6 +324,8 @@ static int prepare(struct loop *l, struct tr_error *err)
 	rc = tr_agree(l->ranks, rc, err);
 	if (rc == 0)
 		rc = agree_on_options(l, err);
+	if (rc == 0)
+		rc = make_link(l, err);
 	if (rc == 0)
 		rc = tr_store_open(&l->store, &so, l->ranks, err);
 	if (rc == 0)
@@ -507,6 +525,8 @@ static int save(struct loop *l, struct tr_error *err)
 	int rc = advance(l, 1, err);
 	int64_t start = now_ns();
 
+	if (rc == 0)
+		rc = tr_trainer_settle(&l->t, err);
 	if (rc < 0)
 		return rc;
 	l->progress.step = l->t.step;
@@ -628,6 +648,7 @@ int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events
 	tr_backend_free(l->be);
 	tr_store_close(l->store, rc == TR_ELOST);
 	tr_mesh_release(&l->mesh);
+	tr_ranks_free(&l->linked);
 	free(l->source);
 	tr_setup_release(&l->setup);
 	free(l->yaml);

@@ -52,10 +52,12 @@ static const struct option table[] = {
 	  "with schedule interleaved: parts of the model that a stage has" },
 	{ "stages", COUNTS, 0, AT(stages), 1, 65536, NULL, NULL,
 	  "layers of each part of the model, such as 3,2,3; by default nearly equal numbers" },
-	{ "zero", INTEGER, 0, AT(zero), 0, 1, "0", NULL,
-	  "1: each rank of dp has a share of the moments, and updates its share of the weights" },
+	{ "zero", INTEGER, 0, AT(zero), 0, 2, "0", NULL,
+	  "1: a rank of dp has moments for its share of the weights only; 2: also gradients" },
 	{ "zero-form", CHOICE, 0, AT(zero_form), 0, 0, "tensor", "tensor|flat",
 	  "with zero: shares of whole parameters, or equal ones that cut parameters" },
+	{ "overlap", SWITCH, 0, AT(overlap), 0, 0, "false", NULL,
+	  "with dp in mesh: exchange gradients and weights of layers while others are computed" },
 	{ "batch", INTEGER, COMPUTES | NEEDED, AT(batch), 1, 1 << 24, NULL, NULL,
 	  "samples in a step, over all ranks" },
 	{ "micro-batch", INTEGER, 0, AT(micro_batch), 1, 1 << 24, NULL, NULL,
@@ -111,6 +113,10 @@ static const struct option table[] = {
 	  "instruction set: auto, portable or avx2; all give the same bits" },
 	{ "timeout-ms", INTEGER, 0, AT(timeout_ms), 1, 1 << 30, "600000", NULL,
 	  "how long ranks wait for each other" },
+	{ "link-gbps", NUMBER, 0, AT(link_gbps), 0, 1e6, "0", NULL,
+	  "delay messages as a network of so many 10^9 bits a second would; 0: no delay" },
+	{ "link-us", NUMBER, 0, AT(link_us), 0, 1e9, "0", NULL,
+	  "delay messages as a network with a latency of so many microseconds would" },
 	{ "trace", CHOICE, 0, AT(trace), 0, 0, "none", "none|samples",
 	  "samples: an event of each step for each rank of dp, with the positions of its samples" },
 };
@@ -575,8 +581,8 @@ int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
 	if (rc < 0)
 		return rc;
 	if (o->zero_form && !o->zero)
-		return tr_fail(err, TR_EINVAL, "zero-form flat is for zero 1, and zero is 0; use "
-			       "zero 1, or leave zero-form out");
+		return tr_fail(err, TR_EINVAL, "zero-form flat is for zero 1 and 2, and zero is 0; "
+			       "use zero 1, or leave zero-form out");
 	if (o->eval_every && !o->eval_data)
 		return tr_fail(err, TR_EINVAL, "eval-every %" PRId64 " needs data, and eval-data "
 			       "is not set; set it, or leave eval-every out", o->eval_every);

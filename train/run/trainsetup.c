@@ -122,7 +122,7 @@ struct tr_trainer tr_setup_trainer(const struct tr_setup *s, const struct tr_mes
 		.clip = o->clip, .leaves = (int)(o->virtual.dp ? o->virtual.dp : o->mesh.dp),
 		.pieces = (int)(o->virtual.dp ? o->virtual.tp : o->mesh.tp), .batch = o->batch,
 		.sp = (int)o->sp, .recompute = (int)o->recompute, .zero = (int)o->zero,
-		.zero_form = (enum tr_zero_form)o->zero_form,
+		.overlap = (int)o->overlap, .zero_form = (enum tr_zero_form)o->zero_form,
 		.pipe = { .order = (enum tr_order)o->schedule, .chunks = (int)o->chunks,
 			  .micros = tr_lm_micros(&lm) },
 		.layers = o->stages.n ? o->stages.count : NULL };

@@ -16,7 +16,9 @@ struct tr_lm {
 	struct tr_rowfeed feed;
 	/* Of one micro-batch. */
 	int64_t *begin, *part;
-	float *loss, **grad;
+	float *loss;
+	int *leaf;
+	int64_t *position;              /* [rank_batch]: of the samples whose rows are there */
 	int64_t *trained, trained_n;    /* NULL: no trace */
 	int64_t bytes;                  /* of these arrays */
 };
@@ -33,9 +35,10 @@ static void *new_array(struct tr_lm *lm, size_t n, size_t size)
 int64_t tr_lm_bytes(const struct tr_lm_opts *o)
 {
 	int64_t seqs = o->micro_batch, n = seqs * o->seq;
-	int64_t each = sizeof(float *) + sizeof(int64_t);
+	int64_t each = sizeof(int) + sizeof(int64_t);
 
 	return tr_batch_bytes(o->rank_batch, o->seq) + seqs * each +
+		o->rank_batch * (int64_t)sizeof(int64_t) +
 		n * (int64_t)(sizeof(float) + sizeof(int64_t)) + 2 * (int64_t)sizeof(int64_t) +
 		(o->trace ? o->batch * (int64_t)sizeof(int64_t) : 0);
 }
@@ -61,12 +64,13 @@ int tr_lm_new(struct tr_lm **out, const struct tr_lm_opts *o, struct tr_error *e
 	}
 	lm->o = *o;
 	rc = tr_rowfeed_open(&lm->feed, &feed, err);
-	lm->grad = new_array(lm, seqs, sizeof(*lm->grad));
+	lm->leaf = new_array(lm, seqs, sizeof(*lm->leaf));
+	lm->position = new_array(lm, (size_t)o->rank_batch, sizeof(*lm->position));
 	lm->loss = new_array(lm, n, sizeof(*lm->loss));
 	lm->begin = new_array(lm, seqs + 1, sizeof(*lm->begin));
 	lm->part = new_array(lm, n + 1, sizeof(*lm->part));
 	lm->trained = o->trace ? new_array(lm, (size_t)o->batch, sizeof(*lm->trained)) : NULL;
-	if (rc == 0 && (!lm->grad || !lm->loss || !lm->begin || !lm->part ||
+	if (rc == 0 && (!lm->leaf || !lm->position || !lm->loss || !lm->begin || !lm->part ||
 			(o->trace && !lm->trained)))
 		rc = tr_fail(err, TR_ENOMEM, "no memory for the losses of %" PRId64 " samples",
 			     o->micro_batch);
@@ -85,7 +89,8 @@ void tr_lm_free(struct tr_lm *lm)
 	tr_rowfeed_close(&lm->feed);
 	free(lm->begin);
 	free(lm->part);
-	free(lm->grad);
+	free(lm->leaf);
+	free(lm->position);
 	free(lm->loss);
 	free(lm->trained);
 	free(lm);
@@ -102,16 +107,16 @@ void tr_lm_identify(const struct tr_lm *lm, int64_t *tokens, uint64_t *hash)
 	*hash = lm->feed.hash;
 }
 
-/* Makes the gradient buffers of samples [from, to) of the step. */
-static int find_leaves(struct tr_lm *lm, struct tr_trainer *t, int64_t from, int64_t to,
-		       struct tr_error *err)
+/* Lists the positions of the samples of this rank in a step, in the order of its leaves. */
+static int64_t list_positions(struct tr_lm *lm, const struct tr_trainer *t, int64_t consumed)
 {
-	for (int64_t j = from; j < to; j++) {
-		lm->grad[j - from] = tr_leafgrads_of(t->grads, tr_trainer_leaf(t, j));
-		if (!lm->grad[j - from])
-			return tr_fail(err, TR_EBUG, "the plan has too few gradient buffers");
-	}
-	return 0;
+	int64_t each = lm->o.batch / t->leaves, n = 0;
+
+	for (int i = 0; i < tr_leafgrads_count(t->grads); i++)
+		for (int64_t s = 0; s < each; s++)
+			lm->position[n++] = consumed + s +
+				tr_leafgrads_leaf(t->grads, i) * each;
+	return n;
 }
 
 /* Samples that a rank takes through the pipeline. */
@@ -119,7 +124,6 @@ struct pass {
 	struct tr_lm *lm;
 	struct tr_trainer *t;
 	struct tr_rows rows;            /* of all of them */
-	int64_t first;                  /* number in the step of the first one */
 	double scale;                   /* of the losses */
 	struct tr_dropout drop;         /* of a step of a training */
 	struct tr_exact loss;
@@ -133,6 +137,13 @@ static int64_t end_of(const struct pass *p, int64_t micro)
 	return end < p->rows.seqs ? end : p->rows.seqs;
 }
 
+/* Returns how many leaves of this rank are complete after a micro-batch. The sample behind it comes
+ * next, so all leaves before that of this sample are. */
+static int closed_by(const struct pass *p, int64_t micro)
+{
+	return tr_trainer_leaf(p->t, end_of(p, micro));
+}
+
 static int micro_batch_rows(void *arg, int64_t micro, int backward, struct tr_rows *rows,
 			    struct tr_error *err)
 {
@@ -141,24 +152,30 @@ static int micro_batch_rows(void *arg, int64_t micro, int backward, struct tr_ro
 	int64_t from = micro * lm->o.micro_batch, to = end_of(p, micro);
 
 	tr_rows_slice(&p->rows, from, to, lm->begin, lm->part, rows);
-	rows->grad = lm->grad;
 	rows->drop = p->drop.rate > 0 || p->drop.attention_rate > 0 ? &p->drop : NULL;
-	return backward ? find_leaves(lm, p->t, p->first + from, p->first + to, err) : 0;
+	if (!backward) {
+		tr_trainer_forward(p->t, rows);
+		return 0;
+	}
+	for (int64_t s = from; s < to; s++)
+		lm->leaf[s - from] = tr_trainer_leaf(p->t, s);
+	return tr_leafgrads_begin(p->t->grads, rows, lm->leaf, closed_by(p, micro), err);
 }
 
 static int micro_batch_loss(void *arg, int slot, const struct tr_rows *rows, int grad,
 			    struct tr_error *err)
 {
 	struct pass *p = arg;
-	int rc = tr_model_loss(p->t->model, slot, rows, p->scale, p->lm->loss, grad, err);
+	int rc = tr_trainer_settle(p->t, err);
 
+	if (rc == 0)
+		rc = tr_model_loss(p->t->model, slot, rows, p->scale, p->lm->loss, grad, err);
 	for (int64_t i = 0; rc == 0 && i < rows->n; i++)
 		tr_exact_add(&p->loss, p->lm->loss[i]);
 	return rc;
 }
 
-/* The sample behind the micro-batch comes next, so all leaves before its leaf are complete. */
-static void micro_batch_done(void *arg, int64_t micro)
+static int micro_batch_done(void *arg, int64_t micro, struct tr_error *err)
 {
 	struct pass *p = arg;
 	struct tr_lm *lm = p->lm;
@@ -166,7 +183,7 @@ static void micro_batch_done(void *arg, int64_t micro)
 
 	for (int64_t s = micro * lm->o.micro_batch; lm->trained && s < to; s++)
 		lm->trained[lm->trained_n++] = p->rows.sample[s];
-	tr_leafgrads_close(p->t->grads, tr_trainer_leaf(p->t, p->first + to) - 1);
+	return tr_leafgrads_close(p->t->grads, closed_by(p, micro), err);
 }
 
 static int64_t micros(const struct tr_lm_opts *o, int64_t samples)
@@ -216,18 +233,15 @@ int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 	struct pass p = { .lm = lm, .t = t,
 			  .drop = { .seed = lm->o.seed, .step = t->step, .rate = lm->o.dropout,
 				    .attention_rate = lm->o.attention_dropout } };
-	int64_t to;
+	int64_t n = list_positions(lm, t, consumed);
 	uint64_t targets;
-	int first, last, rc;
+	int rc;
 
-	tr_leafgrads_range(t->grads, &first, &last);
-	p.first = first * (lm->o.batch / t->leaves);
-	to = last * (lm->o.batch / t->leaves);
 	lm->trained_n = 0;
-	rc = tr_rowfeed_count(&lm->feed, consumed + p.first, consumed + to, &targets, err);
+	rc = tr_rowfeed_count(&lm->feed, lm->position, n, &targets, err);
 	/* All rows of the step are broadcast before the pipeline begins: within it, the stages work
 	 * on different micro-batches, so they could not take part in a broadcast together. */
-	rc = tr_rowfeed_fill(&lm->feed, consumed + p.first, consumed + to, rc, &p.rows, err);
+	rc = tr_rowfeed_fill(&lm->feed, lm->position, n, rc, &p.rows, err);
 	rc = tr_agree(t->mesh->all, rc, err);
 	if (rc == 0)
 		rc = tr_allreduce(t->mesh->all, &targets, 1, TR_SUM, err);
@@ -264,8 +278,11 @@ static int evaluate_some(struct pass *p, int64_t from, int64_t to, int code, str
 			 uint64_t *targets, struct tr_error *err)
 {
 	struct tr_pipe pipe = p->t->pipe;
-	int rc = tr_rowfeed_fill(&p->lm->feed, from, to, code, &p->rows, err);
+	int rc;
 
+	for (int64_t j = from; j < to; j++)
+		p->lm->position[j - from] = j;
+	rc = tr_rowfeed_fill(&p->lm->feed, p->lm->position, to - from, code, &p->rows, err);
 	if (rc < 0)
 		return rc;
 	pipe.order = TR_ORDER_FORWARD;

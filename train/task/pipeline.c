@@ -106,7 +106,7 @@ static int work(struct pipeline *p, const struct tr_work *w, struct tr_error *er
 	if (sent == 0 && !p->keep)
 		sent = tr_sent(&p->t->mesh->pp, p->t->pipe.stages, err);
 	if (!p->failed && w->backward && w->part == 0 && p->phases->done)
-		p->phases->done(p->phases->arg, w->micro);
+		rc = p->phases->done(p->phases->arg, w->micro, err);
 	return rc < 0 ? rc : sent;
 }
 
@@ -121,6 +121,8 @@ int tr_pipeline_run(struct tr_trainer *t, const struct tr_pipe *pipe, const stru
 		struct tr_error own = { .rank = -1 };
 		int now = work(&p, &list[i], &own);
 
+		if (now < 0 && now != TR_ELOST && p.keep && tr_leafgrads_is_early(t->grads))
+			now = tr_ranks_abandon(t->mesh->all, &own);
 		if (now < 0 && (rc == 0 || now == TR_ELOST)) {
 			rc = now;
 			*err = own;

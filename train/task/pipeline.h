@@ -16,7 +16,7 @@ struct tr_phases {
 	int (*loss)(void *arg, int slot, const struct tr_rows *rows, int grad,
 		    struct tr_error *err);
 	/* All backward passes of a micro-batch in this stage are done. NULL: it does not matter. */
-	void (*done)(void *arg, int64_t micro);
+	int (*done)(void *arg, int64_t micro, struct tr_error *err);
 	void *arg;
 };
 /* Does the work of this stage in the order of a list, which tr_work_list has made for `pipe`. What
@@ -25,7 +25,8 @@ struct tr_phases {
  * If a phase fails, the rank goes on without computing: its messages are then empty, and stages
  * that receive one do the same, so that no rank waits for another. The result is an error on the
  * ranks where the failure was, and 0 on the others, so the caller agrees on it. Then it calls
- * tr_sent. [collective] */
+ * tr_sent. With ZeRO 2 a rank takes part in sums during the list, which it cannot do without the
+ * gradients that have failed, so the ranks end with ELOST. [collective] */
 int tr_pipeline_run(struct tr_trainer *t, const struct tr_pipe *pipe, const struct tr_work *list,
 		    const struct tr_phases *phases, struct tr_error *err);
 #endif

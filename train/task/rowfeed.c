@@ -101,13 +101,15 @@ static int64_t sample_at(const struct tr_rowfeed *f, int64_t position)
 
 /* ---- rows ---- */
 
-static int read_rows(struct tr_rowfeed *f, int64_t from, int64_t to, struct tr_error *err)
+static int read_rows(struct tr_rowfeed *f, const int64_t *position, int64_t n,
+		     struct tr_error *err)
 {
 	int rc = 0;
 
 	tr_batch_clear(&f->batch);
-	for (int64_t j = from; rc == 0 && j < to; j++)
-		rc = tr_batch_add(&f->batch, &f->file, sample_at(f, j), j, f->o.vocab, err);
+	for (int64_t j = 0; rc == 0 && j < n; j++)
+		rc = tr_batch_add(&f->batch, &f->file, sample_at(f, position[j]), position[j],
+				  f->o.vocab, err);
 	return name_rank(f, rc, err);
 }
 
@@ -153,7 +155,7 @@ static void *find_memory(void *arg, const char *name, const struct tr_array *a, 
 	return NULL;
 }
 
-int tr_rowfeed_fill(struct tr_rowfeed *f, int64_t from, int64_t to, int code,
+int tr_rowfeed_fill(struct tr_rowfeed *f, const int64_t *position, int64_t samples, int code,
 		    struct tr_rows *rows, struct tr_error *err)
 {
 	struct tr_batch *b = &f->batch;
@@ -163,7 +165,7 @@ int tr_rowfeed_fill(struct tr_rowfeed *f, int64_t from, int64_t to, int code,
 	int n, rc = code;
 
 	if (rc == 0 && reads(f))
-		rc = read_rows(f, from, to, err);
+		rc = read_rows(f, position, samples, err);
 	n = list_arrays(b, b->seqs, b->parts, b->n, field);
 	field[n] = integer("seqs", b->seqs);
 	field[n + 1] = integer("parts", b->parts);
@@ -185,13 +187,13 @@ int tr_rowfeed_fill(struct tr_rowfeed *f, int64_t from, int64_t to, int code,
 	return 0;
 }
 
-int tr_rowfeed_count(struct tr_rowfeed *f, int64_t from, int64_t to, uint64_t *count,
+int tr_rowfeed_count(struct tr_rowfeed *f, const int64_t *position, int64_t n, uint64_t *count,
 		     struct tr_error *err)
 {
 	int rc = 0;
 
 	*count = 0;
-	for (int64_t j = from; rc == 0 && is_first(f) && j < to; j++)
-		rc = tr_batch_count(&f->batch, &f->file, sample_at(f, j), count, err);
+	for (int64_t j = 0; rc == 0 && is_first(f) && j < n; j++)
+		rc = tr_batch_count(&f->batch, &f->file, sample_at(f, position[j]), count, err);
 	return name_rank(f, rc, err);
 }

@@ -30,14 +30,14 @@ struct tr_rowfeed {
  * needs tr_rowfeed_close also after an error, which all ranks have alike. [collective] */
 int tr_rowfeed_open(struct tr_rowfeed *f, const struct tr_rowfeed_opts *o, struct tr_error *err);
 void tr_rowfeed_close(struct tr_rowfeed *f);
-/* Sets `rows` to positions [from, to) of the run. They have no gradient buffers, and are valid
- * until the next call.
+/* Sets `rows` to n positions of the run. They have no gradient buffers, and are valid until the
+ * next call.
  * code  0, or the error code of this rank if it cannot use the rows; then the call fails on all
  *       ranks. [collective] */
-int tr_rowfeed_fill(struct tr_rowfeed *f, int64_t from, int64_t to, int code,
+int tr_rowfeed_fill(struct tr_rowfeed *f, const int64_t *position, int64_t n, int code,
 		    struct tr_rows *rows, struct tr_error *err);
-/* Counts the targets of positions [from, to) that are not masked. *count is 0 on all ranks but one,
+/* Counts the targets of n positions that are not masked. *count is 0 on all ranks but one,
  * so that a sum over ranks counts them once. [local] */
-int tr_rowfeed_count(struct tr_rowfeed *f, int64_t from, int64_t to, uint64_t *count,
+int tr_rowfeed_count(struct tr_rowfeed *f, const int64_t *position, int64_t n, uint64_t *count,
 		     struct tr_error *err);
 #endif

@@ -50,14 +50,13 @@ static int plan_work(struct tr_trainer *t, const struct tr_model_config *c, stru
 
 int tr_trainer_leaf(const struct tr_trainer *t, int64_t j)
 {
-	return (int)(j * t->leaves / t->batch);
+	return (int)(j / (t->batch / t->leaves));
 }
 
-/* Lists which leaves each backward pass of this rank uses. *n receives the length of the list. */
+/* Lists the backward passes of this rank. *n receives the length of the list. */
 static void list_uses(const struct tr_trainer *t, int64_t seqs, struct tr_leafuse *use, int64_t *n)
 {
-	int64_t samples = t->batch / t->mesh->dp.n, first = samples * t->mesh->dp.rank;
-	int64_t works = tr_work_count(&t->pipe);
+	int64_t samples = t->batch / t->mesh->dp.n, works = tr_work_count(&t->pipe);
 
 	*n = 0;
 	for (int64_t i = 0; i < works; i++) {
@@ -65,27 +64,35 @@ static void list_uses(const struct tr_trainer *t, int64_t seqs, struct tr_leafus
 		int64_t from = w->micro * seqs, to = from + seqs < samples ? from + seqs : samples;
 
 		if (w->backward)
-			use[(*n)++] = (struct tr_leafuse){ tr_trainer_leaf(t, first + from),
-				tr_trainer_leaf(t, first + to - 1),
-				w->part ? -1 : tr_trainer_leaf(t, first + to) - 1 };
+			use[(*n)++] = (struct tr_leafuse){ w->part, tr_trainer_leaf(t, from),
+				tr_trainer_leaf(t, to - 1), tr_trainer_leaf(t, to) };
 	}
 }
 
-/* Sets *most to the number of gradient buffers that this rank needs; 0: one for each leaf. */
-static int count_buffers(const struct tr_trainer *t, int64_t seqs, int *most, struct tr_error *err)
+/* Makes the gradients, for micro-batches of `seqs` samples. */
+static int make_gradients(struct tr_trainer *t, int64_t seqs, struct tr_error *err)
 {
-	struct tr_leafuse *use;
-	int64_t n;
+	const struct tr_registry *reg = tr_model_registry(t->model);
+	struct tr_leafgrads_opts o = { .reg = reg, .mesh = t->mesh, .shares = t->adamw.shares,
+		.leaves = t->leaves, .overlap = t->overlap, .parts = &t->parts };
+	struct tr_leafuse *use = calloc((size_t)tr_work_count(&t->pipe), sizeof(*use));
+	int rc;
 
-	*most = 0;
-	if (!t->batch)
-		return 0;
-	use = calloc((size_t)tr_work_count(&t->pipe), sizeof(*use));
-	if (use)
-		list_uses(t, seqs, use, &n);
-	*most = use ? tr_leafgrads_most(&t->mesh->dp, t->leaves, use, n) : -1;
+	if (!use)
+		return tr_fail(err, TR_ENOMEM, "no memory to count the gradient blocks");
+	if (t->batch) {
+		list_uses(t, seqs, use, &o.uses);
+		o.use = use;
+		/* A round has the leaves that a micro-batch completes, but one at least. */
+		o.round = tr_trainer_leaf(t, seqs);
+		o.round = o.round ? o.round : 1;
+	}
+	rc = tr_leafgrads_new(&t->grads, &o, &t->arenas, err);
 	free(use);
-	return *most > 0 ? 0 : tr_fail(err, TR_ENOMEM, "no memory to count the gradient buffers");
+	if (rc < 0 || !t->adamw.shares)
+		return rc;
+	return tr_weightgather_init(&t->gather, reg, t->adamw.shares,
+				    tr_leafgrads_queue(t->grads), err);
 }
 
 static void ask_for_moments(struct tr_trainer *t, const struct tr_registry *reg)
@@ -96,31 +103,40 @@ static void ask_for_moments(struct tr_trainer *t, const struct tr_registry *reg)
 	tr_arena_ask(&t->arenas, TR_OPTIMIZER, items, &t->adamw.v);
 }
 
+/* Continues what goes on in the background. */
+static void poll_queue(void *arg)
+{
+	tr_queue_poll(tr_leafgrads_queue(((struct tr_trainer *)arg)->grads));
+}
+
 static int make_parts(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
 		      int64_t seq_max, struct tr_error *err)
 {
 	struct tr_tensorpar_opts tp = { &t->mesh->tp, t->pieces, t->sp };
 	const struct tr_registry *reg;
-	int rc = plan_work(t, c, err), buffers = 0;
+	int rc = plan_work(t, c, err);
 
 	t->arenas.be = t->be;
 	if (rc == 0)
 		rc = tr_model_new(&t->model, c, &t->arenas, &tp, &t->parts, seqs_max, seq_max,
 				  err);
-	if (rc == 0)
-		rc = count_buffers(t, seqs_max, &buffers, err);
 	if (rc < 0)
 		return rc;
 	reg = tr_model_registry(t->model);
 	if (t->zero && t->mesh->dp.n > 1) {
 		t->adamw.shares = &t->shares;
 		rc = tr_shares_make(&t->shares, reg, &t->mesh->dp, t->zero_form, err);
+		t->shares.gradients = t->zero == 2;
 	}
 	if (rc < 0)
 		return rc;
 	ask_for_moments(t, reg);
-	return tr_leafgrads_new(&t->grads, reg, &t->arenas, t->mesh, t->adamw.shares, t->leaves,
-				buffers, err);
+	rc = make_gradients(t, seqs_max, err);
+	if (rc == 0 && t->be && t->overlap && t->mesh->dp.n > 1) {
+		t->be->between = poll_queue;
+		t->be->between_arg = t;
+	}
+	return rc;
 }
 
 int tr_trainer_plan(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
@@ -149,6 +165,9 @@ void tr_trainer_release(struct tr_trainer *t)
 {
 	tr_leafgrads_free(t->grads);
 	t->grads = NULL;
+	tr_weightgather_release(&t->gather);
+	if (t->be)
+		t->be->between = NULL;
 	t->adamw.m = t->adamw.v = NULL;
 	t->adamw.shares = NULL;
 	tr_shares_release(&t->shares);
@@ -165,8 +184,27 @@ void tr_trainer_used(const struct tr_trainer *t, int64_t bytes[TR_MEMORY_KINDS])
 {
 	for (int kind = 0; kind < TR_MEMORY_KINDS; kind++)
 		bytes[kind] = tr_arenas_bytes(&t->arenas, (enum tr_memory)kind);
-	bytes[TR_GRADS] = tr_leafgrads_used(t->grads) *
-		tr_arena_bytes(tr_model_registry(t->model)->gradients);
+	bytes[TR_GRADS] = tr_leafgrads_used(t->grads);
+}
+
+static int wait_weights(void *arg, int64_t layer, struct tr_error *err)
+{
+	return tr_weightgather_wait(&((struct tr_trainer *)arg)->gather, layer, err);
+}
+
+void tr_trainer_forward(struct tr_trainer *t, struct tr_rows *rows)
+{
+	if (!t->adamw.shares || !t->overlap)
+		return;
+	rows->turn = wait_weights;
+	rows->arg = t;
+}
+
+int tr_trainer_settle(struct tr_trainer *t, struct tr_error *err)
+{
+	int64_t head = tr_model_registry(t->model)->layers;
+
+	return t->adamw.shares ? tr_weightgather_wait(&t->gather, head, err) : 0;
 }
 
 int tr_trainer_reduce(struct tr_trainer *t, double *norm, struct tr_error *err)
@@ -193,7 +231,9 @@ int tr_trainer_update(struct tr_trainer *t, double norm, const struct tr_gate *g
 	if (t->adamw.shares)
 		rc = tr_agree(&t->mesh->dp, rc, err);
 	if (rc == 0 && t->adamw.shares)
-		rc = tr_shares_gather(t->adamw.shares, tr_model_weights(t->model), err);
+		rc = tr_weightgather_begin(&t->gather, tr_model_weights(t->model), err);
+	if (rc == 0 && !t->overlap)
+		rc = tr_trainer_settle(t, err);
 	if (rc == 0)
 		t->step++;
 	return rc;
@@ -201,7 +241,11 @@ int tr_trainer_update(struct tr_trainer *t, double norm, const struct tr_gate *g
 
 int tr_trainer_hash(struct tr_trainer *t, uint64_t *hash, struct tr_error *err)
 {
-	*hash = tr_registry_hash(tr_model_registry(t->model), tr_model_weights(t->model),
-				 t->mesh->dp.rank, t->mesh->dp.n);
+	const struct tr_registry *reg = tr_model_registry(t->model);
+	const float *weights = tr_model_weights(t->model);
+
+	/* Weights of others may not have come. */
+	*hash = t->adamw.shares ? tr_shares_hash(t->adamw.shares, reg, weights) :
+		tr_registry_hash(reg, weights, t->mesh->dp.rank, t->mesh->dp.n);
 	return tr_allreduce(t->mesh->all, hash, 1, TR_SUM, err);
 }

@@ -10,6 +10,7 @@
 #include "pipeorder.h"
 #include "qwen2.h"
 #include "schedule.h"
+#include "weightgather.h"
 
 struct tr_trainer {
 	const struct tr_mesh *mesh;     /* borrowed */
@@ -26,9 +27,13 @@ struct tr_trainer {
 	int64_t batch;
 	int sp;                         /* 1: sequence parallelism */
 	int recompute;                  /* 1: a layer keeps its input only, and is computed again */
-	int zero;                       /* 1: each rank of dp updates a share of the weights */
+	/* 1: each rank of dp updates a share of the weights; 2: it has the gradients of its share
+	 * only. */
+	int zero;
+	int overlap;                    /* 1: sums over dp go on while this rank computes */
 	enum tr_zero_form zero_form;
-	struct tr_shares shares;        /* owned; made if zero is 1 and dp has several ranks */
+	struct tr_weightgather gather;  /* owned, as the next one; made with shares */
+	struct tr_shares shares;        /* made with zero if dp has several ranks */
 	struct tr_pipe pipe;
 	const int64_t *layers;          /* of each part of the model; NULL: nearly equal */
 	struct tr_parts parts;          /* of this rank; owned, as the next one */
@@ -38,8 +43,8 @@ struct tr_trainer {
 };
 /* Makes the model, the moments and the gradient buffers. The caller has zeroed the trainer, and set
  * mesh, be, adamw (without the moments and shares), schedule, clip, leaves, pieces, batch, sp,
- * recompute, zero and zero_form; order, chunks and micros of pipe, where 0 chunks or micros mean 1;
- * and layers, unless the parts are nearly equal.
+ * recompute, zero, overlap and zero_form; order, chunks and micros of pipe, where 0 chunks or
+ * micros mean 1; and layers, unless the parts are nearly equal.
  * seqs_max, seq_max  as of tr_model_new; a micro-batch has seqs_max samples */
 int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
 		    int64_t seq_max, struct tr_error *err);
@@ -48,15 +53,22 @@ int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64
 int tr_trainer_plan(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
 		    int64_t seq_max, struct tr_error *err);
 void tr_trainer_release(struct tr_trainer *t);
-/* Returns the leaf of sample j of a step. */
+/* Returns which of its leaves sample j of this rank is in. */
 int tr_trainer_leaf(const struct tr_trainer *t, int64_t j);
 /* Sets bytes[kind] to the memory that has been used of each arena. Of that of the gradients it is
- * the buffers that were in use at once. */
+ * the blocks that have been in use. */
 void tr_trainer_used(const struct tr_trainer *t, int64_t bytes[TR_MEMORY_KINDS]);
+/* Sets rows->turn for a forward pass. Before a layer is computed it waits until its weights have
+ * come from the ranks that have updated them. */
+void tr_trainer_forward(struct tr_trainer *t, struct tr_rows *rows);
+/* Waits until all weights have come from the ranks that have updated them. Call it before something
+ * else than such a forward pass reads them. [collective] */
+int tr_trainer_settle(struct tr_trainer *t, struct tr_error *err);
 /* Adds up the gradients of all ranks, and computes their norm. [collective] */
 int tr_trainer_reduce(struct tr_trainer *t, double *norm, struct tr_error *err);
 /* Clips the gradients, updates the weights, and counts the step. *lr receives its learning rate.
- * [collective] with zero */
+ * With overlap the weights of other ranks may come later; see tr_trainer_settle. [collective] with
+ * zero */
 int tr_trainer_update(struct tr_trainer *t, double norm, const struct tr_gate *gate, double *lr,
 		      struct tr_error *err);
 /* Sets *hash to the hash of all weights. [collective] */
