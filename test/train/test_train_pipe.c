@@ -359,6 +359,7 @@ struct failing {
 	/* The micro-batch whose rows this stage cannot make, and in which direction. -1: none */
 	int64_t fail_at;
 	int backward;
+	int dp;
 	struct tr_trainer t;
 	int64_t losses;
 	struct tr_error err;
@@ -378,7 +379,7 @@ static int make_rows(void *arg, int64_t micro, int backward, struct tr_rows *row
 		.target = target, .weight = weight, .position = place };
 	if (micro == f->fail_at && backward == f->backward)
 		return tr_fail(err, TR_EIO, "stage %d has no rows", f->g.rank);
-	return backward ? tr_leafgrads_begin(f->t.grads, rows, &leaf, 0, err) : 0;
+	return backward ? tr_leafgrads_begin(f->t.grads, rows, &leaf, micro == MICROS - 1, err) : 0;
 }
 
 static int make_loss(void *arg, int slot, const struct tr_rows *rows, int grad,
@@ -400,7 +401,7 @@ static void *run_step(void *arg)
 	const struct tr_isa *isa;
 
 	f->t.mesh = &mesh;
-	f->rc = tr_mesh_make(&mesh, &f->g, 1, 1, STAGES, &f->err);
+	f->rc = tr_mesh_make(&mesh, &f->g, f->dp, 1, STAGES, &f->err);
 	if (f->rc == 0)
 		f->rc = tr_isa_find(&isa, "auto", &f->err);
 	if (f->rc == 0)
@@ -416,28 +417,39 @@ static void *run_step(void *arg)
 	return NULL;
 }
 
-static void fail_in(int stage, int64_t micro, int backward, enum tr_order order)
+/* Makes a step on STAGES * dp threads, of which one fails. */
+static void run_failing(struct failing *f, int dp, int stage, int64_t micro, int backward,
+			enum tr_order order)
 {
-	struct tr_hub *hub = tr_hub_new(STAGES);
-	struct failing f[STAGES];
+	struct tr_hub *hub = tr_hub_new(STAGES * dp);
 
-	memset(f, 0, sizeof(f));
-	for (int r = 0; r < STAGES; r++) {
+	memset(f, 0, sizeof(*f) * (size_t)(STAGES * dp));
+	for (int r = 0; r < STAGES * dp; r++) {
+		f[r].dp = dp;
+		f[r].t.zero = dp > 1 ? 2 : 0;
 		f[r].fail_at = r == stage ? micro : -1;
 		f[r].backward = backward;
-		f[r].t.leaves = f[r].t.pieces = 1;
+		f[r].t.leaves = dp;
+		f[r].t.pieces = 1;
 		f[r].t.pipe = (struct tr_pipe){ .order = order, .micros = MICROS };
 		tr_ranks_hub(&f[r].g, hub, r, 20000);
 		CHECK_INT(pthread_create(&f[r].thread, NULL, run_step, &f[r]), 0);
 	}
-	for (int r = 0; r < STAGES; r++)
+	for (int r = 0; r < STAGES * dp; r++)
 		pthread_join(f[r].thread, NULL);
+	tr_hub_free(hub);
+}
+
+static void fail_in(int stage, int64_t micro, int backward, enum tr_order order)
+{
+	struct failing f[STAGES];
+
+	run_failing(f, 1, stage, micro, backward, order);
 	for (int r = 0; r < STAGES; r++) {
 		CHECK_RC(f[r].rc, stage < 0 ? 0 : TR_EIO, &f[r].err);
 		CHECK(stage < 0 || f[r].err.rank == stage);
 	}
 	CHECK(stage < 0 ? f[STAGES - 1].losses == MICROS : f[STAGES - 1].losses < MICROS);
-	tr_hub_free(hub);
 }
 
 /* No rank waits for what the stage that failed would have sent. */
@@ -450,4 +462,20 @@ TEST(the_error_of_a_stage_is_that_of_all_ranks)
 				fail_in(stage, micro, 0, (enum tr_order)order);
 	fail_in(1, 1, 1, TR_ORDER_1F1B);
 	fail_in(2, 0, 1, TR_ORDER_AFAB);
+}
+
+/* With ZeRO 2 the ranks of dp wait for each other during the step. */
+TEST(a_stage_that_fails_ends_the_ranks_that_wait_for_its_gradients)
+{
+	for (int stage = 0; stage < STAGES; stage++)
+		for (int backward = 0; backward < 2; backward++) {
+			struct failing f[2 * STAGES];
+
+			run_failing(f, 2, stage, MICROS - 1, backward, TR_ORDER_1F1B);
+			for (int r = 0; r < 2 * STAGES; r++) {
+				CHECK_RC(f[r].rc, TR_ELOST, &f[r].err);
+				CHECK_INT(f[r].err.rank, stage);
+				CHECK(strstr(f[r].err.msg, "has no rows") != NULL);
+			}
+		}
 }
