@@ -39,7 +39,7 @@ struct cli_args {
 };
 extern const struct cli_verb cli_ls, cli_show, cli_verify, cli_diff, cli_cat, cli_plan, cli_prune,
 	cli_mark, cli_rewind, cli_aside, cli_copy, cli_convert, cli_export, cli_import,
-	cli_recover, cli_agent, cli_stats, cli_bench;
+	cli_recover, cli_repair_index, cli_agent, cli_stats, cli_bench;
 extern const struct cli_verb *const cli_verbs[];        /* NULL-ended */
 const struct cli_verb *cli_verb_find(const char *name); /* NULL: none such */
 const char *cli_near(const char *word, const char *const *words, size_t n);     /* NULL: none */

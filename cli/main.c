@@ -8,7 +8,7 @@
 const struct cli_verb *const cli_verbs[] = {
 	&cli_ls, &cli_show, &cli_verify, &cli_diff, &cli_cat, &cli_plan, &cli_prune, &cli_mark,
 	&cli_rewind, &cli_aside, &cli_copy, &cli_convert, &cli_export, &cli_import,
-	&cli_recover, &cli_agent, &cli_stats, &cli_bench, NULL,
+	&cli_recover, &cli_repair_index, &cli_agent, &cli_stats, &cli_bench, NULL,
 };
 
 const struct cli_verb *cli_verb_find(const char *name)

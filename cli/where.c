@@ -28,19 +28,23 @@ static bool is_number(const char *s)
 }
 
 /* Whether a directory with this entry is a checkpoint: one of this library, of Hugging Face, of
- * torch, of Paddle, whose flex checkpoints are folders of folders, of DeepSpeed, which names the
- * folder of its newest save in a file, or of Orbax and Zarr. */
+ * torch, of Paddle, whose flex checkpoints are folders of folders, of DeepSpeed or Megatron, which
+ * name the folder of the newest save in a file, or of Orbax and Zarr. */
 static bool is_weights(const char *name)
 {
 	static const char *const names[] = { "sheaf.json", "sheaf.sums", ".metadata",
 		"model_meta.json", "model_state", "optimizer_state", "master_weight", "ema_state",
-		"latest", "latest_universal", "manifest.ocdbt", "_METADATA", "_CHECKPOINT_METADATA",
-		".zarray", ".zgroup", "zarr.json" };
+		"latest", "latest_universal", "latest_checkpointed_iteration.txt", "common.pt",
+		"manifest.ocdbt", "_METADATA", "_CHECKPOINT_METADATA", ".zarray", ".zgroup",
+		"zarr.json" };
+	static const char *const heads[] = { "global_step", "ocdbt.process_", "pytorch_model",
+		"adapter_model", "mp_rank_" };
 	static const char *const tails[] = { ".safetensors", ".safetensors.index.json", ".distcp",
 		"_states.pt" };
 
-	if (strncmp(name, "global_step", 11) == 0 || strncmp(name, "ocdbt.process_", 14) == 0)
-		return true;
+	for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++)
+		if (strncmp(name, heads[i], strlen(heads[i])) == 0)
+			return true;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (strcmp(name, names[i]) == 0)
 			return true;

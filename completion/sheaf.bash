@@ -25,7 +25,7 @@ _sheaf()
 	done
 	if [[ -z $verb ]]; then
 		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind aside copy
-			convert export import recover agent stats bench help --help --version' -- "$word"))
+			convert export import recover repair-index agent stats bench help --help --version' -- "$word"))
 		return
 	fi
 	case $before in
@@ -49,7 +49,7 @@ _sheaf()
 	case $verb in
 	help)
 		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind aside copy
-			convert export import recover agent stats bench' -- "$word"))
+			convert export import recover repair-index agent stats bench' -- "$word"))
 		return ;;
 	ls) options+=' --socket' ;;
 	aside) options+=' --restore --delete --timeout-ms' ;;

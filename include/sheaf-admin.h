@@ -413,6 +413,21 @@ int  sheaf_checkpoint_import(struct sheaf_checkpoint *step, const char *dir, int
                              const struct sheaf_import *how, struct sheaf_report *report,
                              struct sheaf_error *err);
 
+/* Writes the index of a checkpoint anew (model.safetensors.index.json), from the headers of its
+ * files, if it is missing, damaged, or lists other tensors than the files have. Other software
+ * finds the tensors by this file; Sheaf opens the checkpoint without it, too. The file is replaced
+ * by one rename, and is durable when the call returns.
+ * step    the checkpoint: a directory of safetensors files, or a checkpoint of a run, whose indexes
+ *         must then have the checksums that its manifest says.
+ * Returns how many indexes were written, 0 if there is nothing to repair, or an error code.
+ * ECORRUPT: the checkpoint is damaged.
+ * EFORMAT: a tensor that the index lists is in no file, so that a file may be missing.
+ * EIO: the directory could not be written.
+ * EINVAL: several ranks opened the checkpoint together, or it is no directory of safetensors files
+ *         on disk.
+ * [local] */
+int  sheaf_checkpoint_repair_index(struct sheaf_checkpoint *step, struct sheaf_error *err);
+
 #ifdef __GNUC__
 #pragma GCC visibility pop
 #endif

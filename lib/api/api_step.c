@@ -15,6 +15,7 @@
 #include "natural.h"
 #include "place.h"
 #include "read_slice.h"
+#include "repair_index.h"
 #include "sheaf-admin.h"
 #include "sheaf-inspect.h"
 #include "sheaf-state.h"
@@ -125,7 +126,9 @@ SHEAF_API int sheaf_checkpoint_get_info(struct sheaf_checkpoint *step,
 		out.evidence = step->foreign->why;
 		out.files = shf_foreign_files(step->foreign);
 	} else {
-		out.evidence = step->sound ? "sheaf.json" : "the header of a safetensors file";
+		out.evidence = step->sound ? "sheaf.json"
+		             : step->index_evidence ? step->index_evidence
+		             : "the header of a safetensors file";
 	}
 
 	/* If the catalog is broken or not read yet, the counts come from the manifest. */
@@ -640,6 +643,18 @@ SHEAF_API int sheaf_checkpoint_import(struct sheaf_checkpoint *step, const char 
 		rc = shf_step_import(step, dir, &opts, &heard.own, err);
 		shf_report_end(&heard, report);
 	}
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_checkpoint_repair_index(struct sheaf_checkpoint *step, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = step_check(step, err);
+	if (rc == 0)
+		rc = shf_step_repair_index(step, err);
 	return shf_ended(rc, err);
 }
 

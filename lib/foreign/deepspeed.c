@@ -8,7 +8,6 @@
 #include "dspd_save.h"
 #include "err.h"
 #include "sort.h"
-#include "zip_verify.h"
 
 static int is_deepspeed(const struct shf_sys *sys, int dir, const char *path, const char **why,
                         struct sheaf_error *err)
@@ -147,32 +146,9 @@ static int open_deepspeed(struct shf_foreign *f, struct sheaf_error *err)
 	return rc;
 }
 
-static int verify_deepspeed(struct shf_foreign *f, struct shf_foreign_findings *to,
-                            struct sheaf_error *err)
-{
-	int rc = 0;
-
-	for (uint32_t i = 0; i < shf_foreign_files(f) && rc == 0; i++) {
-		struct shf_arena arena = { 0 };
-		struct shf_region r;
-		struct shf_zip zip;
-
-		rc = shf_foreign_region(f, i, &r, err);
-		if (rc < 0)
-			break;
-		rc = shf_zip_open(&zip, &r, &arena, err);
-		if (rc == 0)
-			rc = shf_zip_verify(&zip, &r, shf_foreign_file(f, i)->name, 0, to,
-			                    err);
-		shf_foreign_region_end(f, i);
-		shf_arena_release(&arena);
-	}
-	return rc;
-}
-
 const struct shf_foreign_format shf_deepspeed = {
 	.name = "deepspeed",
 	.is_dir = is_deepspeed,
 	.open = open_deepspeed,
-	.verify = verify_deepspeed,
+	.verify = shf_torch_zip_verify_files,
 };

@@ -7,6 +7,7 @@
 #include "err.h"
 #include "dspd_save.h"
 #include "sort.h"
+#include "torch_walk.h"
 #include "valid.h"
 
 /* ---- parameters ---- */
@@ -309,16 +310,6 @@ static int frozen_parts(struct shf_dspd *d, const struct shf_dspd_file *x, int r
 
 /* ---- other values ---- */
 
-static enum shf_tensor_kind look_beside(const struct shf_pk *v, const char **why)
-{
-	struct shf_torch_tensor t;
-	enum shf_tensor_kind kind = shf_torch_tensor_of(&t, v, why);
-
-	if (kind == SHF_TENSOR_READ)
-		*why = "a tensor that is no weight, which is not listed; open the file itself";
-	return kind == SHF_TENSOR_NONE ? kind : SHF_TENSOR_UNREAD;
-}
-
 /* Adds notes of all values that are not read otherwise. */
 static int model_notes(struct shf_dspd *d, const struct shf_dspd_file *x,
                        const struct shf_pk *root)
@@ -326,7 +317,6 @@ static int model_notes(struct shf_dspd *d, const struct shf_dspd_file *x,
 	static const char *const read[] = { "module", "buffer_names", "param_shapes",
 		"frozen_param_shapes", "shared_params", "frozen_param_fragments",
 		"global_steps" };
-	const struct shf_walk_kind by = { look_beside, NULL, NULL, NULL };
 	struct shf_pk rest = { .kind = SHF_PK_DICT };
 	struct shf_buf pairs = SHF_BUF_INIT;
 	int rc;
@@ -343,7 +333,7 @@ static int model_notes(struct shf_dspd *d, const struct shf_dspd_file *x,
 	}
 	rest.u.a = (struct shf_pk **)(void *)pairs.data;
 	rc = pairs.oom ? shf_dspd_no_memory(d)
-	   : shf_walk(d->f, &x->zip.pickle, &rest, &by, d->err);
+	   : shf_torch_walk_notes(d->f, &x->zip.pickle, &rest, d->err);
 	shf_buf_release(&pairs);
 	return rc;
 }

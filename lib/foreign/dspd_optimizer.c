@@ -126,10 +126,10 @@ static int check_places(struct shf_dspd *d, const struct shf_dspd_file *x, uint6
 /* Returns the number of a kind by its name, or -1 if it cannot be one, or there are too many. */
 static int kind_of(struct shf_dspd *d, const struct shf_pk *key)
 {
-	char text[SHF_DSPD_KIND_MAX];
+	char text[SHF_TORCH_STATE_MAX];
 	uint32_t i;
 
-	if (key->kind != SHF_PK_STR || !shf_dspd_kind(text, key->u.s, key->n))
+	if (key->kind != SHF_PK_STR || !shf_torch_state_name(text, key->u.s, key->n))
 		return -1;
 	for (i = 1; i < d->kinds_n; i++)
 		if (strcmp(d->kinds[i], text) == 0)

@@ -263,26 +263,6 @@ uint32_t shf_dspd_spread(const struct shf_dspd *d, const struct shf_dspd_group *
 	return g->count > 0 && d->stage < 3 ? (uint32_t)(d->world / g->count) : 1;
 }
 
-bool shf_dspd_kind(char ours[SHF_DSPD_KIND_MAX], const char *theirs, size_t n)
-{
-	static const struct { const char *theirs, *ours; } names[] = {
-		{ "exp_avg", "moment1_0" }, { "exp_avg_sq", "moment2_0" },
-		{ "max_exp_avg_sq", "moment2_max_0" } };
-
-	if (n == 0 || n >= SHF_DSPD_KIND_MAX)
-		return false;
-	memcpy(ours, theirs, n);
-	ours[n] = '\0';
-	if (strspn(ours, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-") != n)
-		return false;
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		if (strcmp(ours, names[i].theirs) == 0) {
-			memcpy(ours, names[i].ours, strlen(names[i].ours) + 1);
-			break;
-		}
-	return true;
-}
-
 const struct shf_dspd_entry *shf_dspd_entries(const struct shf_dspd *d, bool optimizer, size_t *n)
 {
 	const struct shf_dspd_entry *e = (const void *)d->entries.data;

@@ -12,10 +12,10 @@
 #ifndef SHF_DSPD_SAVE_H
 #define SHF_DSPD_SAVE_H
 #include "dspd_dir.h"
+#include "torch_walk.h"
 #include "torch_zip.h"
 
 #define SHF_DSPD_KINDS_MAX 16   /* kinds of tensors that the optimizer has */
-#define SHF_DSPD_KIND_MAX 65    /* bytes of the name of a kind, with its NUL */
 #define SHF_DSPD_TENSOR_COST 256        /* bytes that a tensor counts for beside its name */
 #define SHF_DSPD_FP32 0         /* the kind of the weights */
 #define SHF_DSPD_FROZEN SHF_DSPD_KINDS_MAX      /* the kind of frozen parameters */
@@ -141,9 +141,6 @@ const char *shf_dspd_shown(struct shf_dspd *d, const char *name, size_t n, const
 /* Adds a flat tensor as one with the shape of a parameter. */
 int shf_dspd_add_flat(struct shf_dspd *d, const struct shf_dspd_part *part,
                       const struct shf_dspd_param *p, const char *family, const char *name);
-/* Translates the name of a state of the optimizer, such as exp_avg. Returns false if a tensor
- * cannot have that name. */
-bool shf_dspd_kind(char ours[SHF_DSPD_KIND_MAX], const char *theirs, size_t n);
 /* Checks that all files say the same. */
 int shf_dspd_same_save(struct shf_dspd *d, const struct shf_dspd_file *x,
                        const struct shf_pk *root);

@@ -129,7 +129,7 @@ static int read_folder(struct shf_dspd *d, const char *name, struct seen *seen)
 	   : shf_dspd_list(d, (const char *)under.data, &arena, &l);
 	for (size_t i = 0; rc == 0 && i < shf_listing_n(&l); i++) {
 		const char *file = shf_listing_at(&l, i), *shown;
-		char kind[SHF_DSPD_KIND_MAX];
+		char kind[SHF_TORCH_STATE_MAX];
 		size_t n = strlen(file);
 
 		if (n < 4 || strcmp(file + n - 3, ".pt"))
@@ -138,7 +138,7 @@ static int read_folder(struct shf_dspd *d, const char *name, struct seen *seen)
 			rc = read_weights(d, name);
 			continue;
 		}
-		if (!shf_dspd_kind(kind, file, n - 3))
+		if (!shf_torch_state_name(kind, file, n - 3))
 			continue;
 		shown = shf_dspd_shown(d, name, strlen(name), kind);
 		rc = shown ? read_kind(d, name, file, "optimizer", shown) : d->err->code;

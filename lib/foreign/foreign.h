@@ -35,9 +35,9 @@ struct shf_foreign_piece {
 	uint8_t flip_every, flip_at;    /* as those of a tensor, for the bytes of this piece */
 	uint64_t at;
 	/* Not 0: the piece is in an item of the file that has a header of its own, which has not
-	 * been read. Then this is the length of the item, `at` is where it begins, and `stride` and
-	 * the flips are not known. The first read of the piece finds them out and sets this to 0.
-	 * They are guarded by lock. */
+	 * been read. Then this is the length of the item, `at` is where it begins, the flips are
+	 * not known, and `stride` is for the format. The first read of the piece finds them out and
+	 * sets this to 0. They are guarded by lock. */
 	uint64_t item_bytes;
 	/* NULL: `at` is a place in the file. Else it is one in the bytes that the text stands
 	 * for. */
@@ -94,6 +94,8 @@ struct shf_foreign {
 	const struct shf_sys *in;       /* borrowed; the system layer with the real files */
 	const struct shf_foreign_format *format;
 	const char *why;                /* what it was recognised by */
+	const char *index;              /* of a directory whose files have an index that is missing
+	                                 * or not right: its name; else NULL */
 	const char *path;
 	struct shf_arena arena;         /* of all texts and arrays */
 	int dir;                        /* descriptor of the directory; -1: it is a file */
@@ -157,8 +159,7 @@ struct shf_foreign_format {
 /* The formats, one file each. */
 extern const struct shf_foreign_format shf_torch_save, shf_torch_legacy, shf_torch_dcp,
 	shf_torch_hf, shf_paddle_save, shf_paddle_unified, shf_paddle_flex, shf_paddle_sharding,
-	shf_deepspeed, shf_npy, shf_npz,
-	shf_orbax, shf_zarr, shf_gguf;
+	shf_deepspeed, shf_npy, shf_npz, shf_orbax, shf_zarr, shf_gguf, shf_torch_folder;
 
 /* Returns whether what lies at `path` is of a format in this room: 1, 0, or a negative code. A
  * directory that has a sheaf.json is never. */
@@ -200,6 +201,9 @@ int shf_foreign_add_file_in(struct shf_foreign *f, const char *folder, const cha
 /* Opens a folder by its path in the directory. Returns a descriptor, which the caller closes, or a
  * negative errno. */
 int shf_foreign_folder(const struct shf_foreign *f, const char *path);
+/* Makes a folder of the directory the directory itself, before any file is added: f->dir and
+ * f->path. */
+int shf_foreign_enter(struct shf_foreign *f, const char *folder, struct sheaf_error *err);
 /* Sets *r to the whole of a file, and opens the file if it is not open. The file stays open until
  * shf_foreign_region_end, which need not be called for f->path itself. [any thread] */
 int shf_foreign_region(struct shf_foreign *f, uint32_t file, struct shf_region *r,

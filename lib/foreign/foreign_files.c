@@ -165,6 +165,26 @@ int shf_foreign_folder(const struct shf_foreign *f, const char *path)
 	return path_open(f, path, SHF_O_DIR);
 }
 
+int shf_foreign_enter(struct shf_foreign *f, const char *folder, struct sheaf_error *err)
+{
+	struct shf_buf path = SHF_BUF_INIT;
+	const char *own = NULL;
+	int fd = shf_foreign_folder(f, folder);
+
+	shf_buf_addf(&path, "%s/%s", f->path, folder);
+	if (!path.oom)
+		own = shf_arena_strdup(&f->arena, (const char *)path.data, path.len);
+	shf_buf_release(&path);
+	if (fd < 0)
+		return shf_fail_sys(err, -fd, "%s/%s", f->path, folder);
+	shf_sys_close(f->in, f->dir);
+	f->dir = fd;
+	if (!own)
+		return files_no_memory(f, err);
+	f->path = own;
+	return 0;
+}
+
 /* Adds a file by its path in the directory. plain: how many bytes of it come before its name. */
 static int add_path(struct shf_foreign *f, const char *name, size_t n, size_t plain,
                     uint32_t *file, struct sheaf_error *err)

@@ -27,6 +27,7 @@ struct legacy_storage {
 };
 struct legacy {
 	struct shf_region region;
+	uint32_t file;                  /* its number */
 	struct shf_buf bytes;           /* owned; the pickles */
 	struct shf_pickle values, keys;
 	struct legacy_storage *a;       /* in keys.arena, in order of key */
@@ -214,6 +215,7 @@ static int place_in_legacy(void *arg, struct shf_foreign *f, const struct shf_to
 		return shf_fail(err, SHEAF_EBUG, "%s: a storage was not seen", f->path);
 	rc = shf_torch_place(t, s->bytes, l->region.where, name, &piece->at, stride, err);
 	piece->at += s->at;
+	piece->file = l->file;
 	piece->stride = stride;
 	return rc;
 }
@@ -251,13 +253,15 @@ static int read_pickles(struct legacy *l, struct sheaf_error *err)
 	}
 }
 
-static int open_legacy(struct shf_foreign *f, struct sheaf_error *err)
+int shf_torch_legacy_add(struct shf_foreign *f, uint32_t file, const struct shf_torch_show *show,
+                         struct sheaf_error *err)
 {
-	struct legacy l = { 0 };
-	int rc = shf_foreign_region(f, 0, &l.region, err);
+	struct legacy l = { .file = file };
+	int rc = shf_foreign_region(f, file, &l.region, err);
 
-	if (rc == 0)
-		rc = read_pickles(&l, err);
+	if (rc < 0)
+		return rc;
+	rc = read_pickles(&l, err);
 	if (rc == 0)
 		rc = read_keys(&l, err);
 	if (rc == 0)
@@ -265,11 +269,17 @@ static int open_legacy(struct shf_foreign *f, struct sheaf_error *err)
 	if (rc == 0)
 		rc = storages_place(&l, err);
 	if (rc == 0)
-		rc = shf_torch_walk(f, &l.values, place_in_legacy, &l, err);
+		rc = shf_torch_walk(f, &l.values, place_in_legacy, &l, show, err);
 	shf_pickle_release(&l.values);
 	shf_pickle_release(&l.keys);
 	shf_buf_release(&l.bytes);
+	shf_foreign_region_end(f, file);
 	return rc;
+}
+
+static int open_legacy(struct shf_foreign *f, struct sheaf_error *err)
+{
+	return shf_torch_legacy_add(f, 0, NULL, err);
 }
 
 const struct shf_foreign_format shf_torch_legacy = {

@@ -8,7 +8,30 @@
 typedef int shf_torch_place_fn(void *arg, struct shf_foreign *f, const struct shf_torch_tensor *t,
                                const char *name, struct shf_foreign_piece *piece,
                                struct sheaf_error *err);
-/* Adds all tensors and notes of the pickle to f. */
+/* How the tensors of a file are shown. */
+struct shf_torch_show {
+	/* Sets *family (NULL: "model"), and appends the name under which a tensor is shown. name: n
+	 * bytes, the keys that lead to it. */
+	void (*show)(void *arg, const char *name, size_t n, const char **family,
+	             struct shf_buf *shown);
+	void *arg;
+};
+/* Adds all tensors and notes of the pickle to f. show: NULL: tensors have their own names, and are
+ * of the family "model". */
 int shf_torch_walk(struct shf_foreign *f, const struct shf_pickle *pickle,
-                   shf_torch_place_fn *place, void *arg, struct sheaf_error *err);
+                   shf_torch_place_fn *place, void *arg, const struct shf_torch_show *show,
+                   struct sheaf_error *err);
+/* Adds notes of all values of a dictionary of the pickle. Of tensors the notes say that they are
+ * not listed. */
+int shf_torch_walk_notes(struct shf_foreign *f, const struct shf_pickle *pickle,
+                         const struct shf_pk *dict, struct sheaf_error *err);
+/* Adds all tensors and notes of a file of torch.save, an archive or a legacy one. */
+int shf_torch_save_add(struct shf_foreign *f, uint32_t file, const struct shf_torch_show *show,
+                       struct sheaf_error *err);
+int shf_torch_legacy_add(struct shf_foreign *f, uint32_t file, const struct shf_torch_show *show,
+                         struct sheaf_error *err);
+#define SHF_TORCH_STATE_MAX 65  /* bytes of the name of a state of the optimizer, with its NUL */
+/* Translates the name of a state of the optimizer, such as exp_avg. Returns false if a tensor
+ * cannot have that name. */
+bool shf_torch_state_name(char ours[SHF_TORCH_STATE_MAX], const char *theirs, size_t n);
 #endif

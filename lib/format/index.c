@@ -23,7 +23,7 @@ struct reader {
 	const char *where;
 	struct sheaf_error *err;
 	uint64_t total_size;
-	bool has_metadata, has_map;
+	bool has_metadata, has_map, leaves;
 };
 
 static int index_no_memory(struct reader *r)
@@ -104,7 +104,8 @@ static int index_read_entry(struct reader *r)
 	if (kind != SHF_JSON_STRING)
 		return index_fail(r, kind, "value in weight_map that is not a string");
 	text = shf_json_text(&r->json, &n);
-	if (memchr(text, 0, n) || !shf_plain_is_valid(text))
+	r->leaves = memchr(text, 0, n) || !shf_plain_is_valid(text);
+	if (r->leaves)
 		return index_fail(r, kind,
 		                  "file in weight_map that is not a plain file name");
 	/* Neighbouring tensors mostly are in the same file, whose name is stored once. */
@@ -186,8 +187,8 @@ static int index_check_unique(struct reader *r, const struct shf_index_entry *en
 	return rc;
 }
 
-/* *ix is written only on success. Names that were copied to the arena stay there until the caller
- * releases it, also after an error. */
+/* After a failure only ix->leaves is written. Names that were copied to the arena stay there until
+ * the caller releases it, also after an error. */
 int shf_index_parse(struct shf_index *ix, struct shf_arena *arena, const uint8_t *bytes, size_t n,
 		    const char *where, struct sheaf_error *err)
 {
@@ -210,8 +211,10 @@ int shf_index_parse(struct shf_index *ix, struct shf_arena *arena, const uint8_t
 		memcpy(entries, r.entries.data, r.entries.len);
 	rc = index_check_unique(&r, entries, entries_n);
 	if (rc == 0)
-		*ix = (struct shf_index){ entries, entries_n, r.total_size };
+		*ix = (struct shf_index){ entries, entries_n, r.total_size, false };
 out:
+	if (rc < 0)
+		ix->leaves = r.leaves;
 	shf_json_release(&r.json);
 	shf_buf_release(&r.entries);
 	return rc;
@@ -235,4 +238,24 @@ int shf_index_write(struct shf_buf *out, const struct shf_index_entry *entries, 
 	}
 	shf_buf_adds(out, n ? "\n  }\n}\n" : "}\n}\n");
 	return out->oom ? SHEAF_ENOMEM : 0;
+}
+
+static void describe_wrong(struct shf_buf *out, struct shf_index_wrong w, const char *one,
+                           const char *many)
+{
+	if (w.n == 1)
+		shf_buf_addf(out, "tensor %.*s %s", shf_name_show(w.name), w.name, one);
+	else if (w.n)
+		shf_buf_addf(out, "%zu tensors, such as %.*s, %s", w.n, shf_name_show(w.name),
+		             w.name, many);
+}
+
+void shf_index_describe(struct shf_buf *out, const char *where, struct shf_index_wrong moved,
+                        struct shf_index_wrong unlisted)
+{
+	shf_buf_addf(out, "%s: ", where);
+	describe_wrong(out, moved, "is in another file than it says",
+	               "are in other files than it says");
+	shf_buf_adds(out, moved.n && unlisted.n ? "; " : "");
+	describe_wrong(out, unlisted, "is not in it", "are not in it");
 }

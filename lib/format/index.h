@@ -14,6 +14,9 @@ struct shf_index {
 	struct shf_index_entry *entries;        /* in the order in which the index lists them */
 	size_t n;
 	uint64_t total_size;            /* UINT64_MAX: the index does not say */
+	bool leaves;                    /* of an index that was refused: because a file in it is
+	                                 * not a plain name, so it could lead out of the
+	                                 * directory */
 };
 /* Parses the n bytes of an index; `where` names it in sentences. Unknown members and metadata are
  * accepted as they are. weight_map is checked: all values are strings, no name occurs twice, and
@@ -24,4 +27,10 @@ int shf_index_parse(struct shf_index *ix, struct shf_arena *arena, const uint8_t
 /* Appends an index to out. entries must be in natural order of names. Returns 0 or SHEAF_ENOMEM. */
 int shf_index_write(struct shf_buf *out, const struct shf_index_entry *entries, size_t n,
                     uint64_t total_size);
+/* Tensors that an index has wrong: how many, and the name of one, escaped. */
+struct shf_index_wrong { size_t n; const char *name; };
+/* Appends "<where>: <how an index differs from the headers>". moved: tensors that are in another
+ * file than it says; unlisted: tensors that it does not list. One of both has some. */
+void shf_index_describe(struct shf_buf *out, const char *where, struct shf_index_wrong moved,
+                        struct shf_index_wrong unlisted);
 #endif

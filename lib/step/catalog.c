@@ -165,8 +165,47 @@ static int tensor_order(const void *a, const void *b)
 	return d ? d : shf_natural(x->name, y->name);
 }
 
-/* Lists all tensors of all files, sorted by family and name. The same name in two files is an
- * error, unless the index of a foreign directory picks one of the files. */
+/* Of n tensors of one name, each in another file, returns that of the file which the index of a
+ * foreign directory names. NULL: there is no index, or it names none of them. */
+static const struct shf_lt_tensor *chosen_of(const struct shf_layout *l,
+                                             const struct shf_index *index,
+                                             const struct shf_lt_tensor *t, size_t n)
+{
+	const char *file = index ? file_in(index, t->name) : NULL;
+
+	for (size_t i = 0; file && i < n; i++)
+		if (strcmp(l->files[t[i].file].name, file) == 0)
+			return &t[i];
+	return NULL;
+}
+
+/* Of several tensors of one name, keeps that which the index chooses. The tensors are sorted, so
+ * equal names are neighbours. The same name in two files is an error if the index chooses none. */
+static int drop_copies(struct sheaf_checkpoint *step, const struct shf_index *index)
+{
+	struct shf_layout *l = &step->layout;
+	struct shf_lt_tensor *t = l->tensors;
+	size_t kept = 0, same;
+
+	for (size_t i = 0; i < l->tensors_n; i += same) {
+		const struct shf_lt_tensor *chosen = &t[i];
+
+		for (same = 1; i + same < l->tensors_n && tensor_order(&t[i], &t[i + same]) == 0;)
+			same++;
+		if (same > 1)
+			chosen = chosen_of(l, index, &t[i], same);
+		if (!chosen)
+			return shf_fail(&step->cat_err,
+			                step->sound ? SHEAF_ECORRUPT : SHEAF_EFORMAT,
+			                "%s: tensor %s is in %s and in %s", step->path, t[i].name,
+			                l->files[t[i].file].name, l->files[t[i + 1].file].name);
+		t[kept++] = *chosen;
+	}
+	l->tensors_n = kept;
+	return 0;
+}
+
+/* Lists all tensors of all files, sorted by family and name. */
 static int collect_tensors(struct sheaf_checkpoint *step, const struct parsed *files,
                            const struct shf_index *index)
 {
@@ -180,31 +219,16 @@ static int collect_tensors(struct sheaf_checkpoint *step, const struct parsed *f
 		return shf_fail(&step->cat_err, SHEAF_ENOMEM, "no memory for %zu tensors", max);
 	for (uint32_t f = 0; f < l->files_n; f++)
 		for (size_t i = 0; i < files[f].st.n; i++) {
-			const char *chosen =
-			    index ? file_in(index, files[f].st.tensors[i].name) : NULL;
-			int rc;
+			int rc = shf_catalog_tensor(step, &files[f].st.tensors[i], f,
+			                            &l->tensors[l->tensors_n]);
 
-			/* The index names another file for this tensor: the copy in this file is
-			 * not used. */
-			if (chosen && strcmp(chosen, l->files[f].name))
-				continue;
-			rc = shf_catalog_tensor(step, &files[f].st.tensors[i], f,
-			                        &l->tensors[l->tensors_n]);
 			if (rc < 0)
 				return rc;
 			l->tensors_n++;
 		}
 	/* Files with only large tensors are in this order already, which makes sorting cheap. */
 	shf_records_sort(l->tensors, l->tensors_n, sizeof(*l->tensors), tensor_order);
-	/* After sorting, equal names are neighbours. */
-	for (size_t i = 1; i < l->tensors_n; i++)
-		if (tensor_order(&l->tensors[i - 1], &l->tensors[i]) == 0)
-			return shf_fail(&step->cat_err,
-					step->sound ? SHEAF_ECORRUPT : SHEAF_EFORMAT,
-					"%s: tensor %s is in %s and in %s", step->path,
-					l->tensors[i].name, l->files[l->tensors[i - 1].file].name,
-					l->files[l->tensors[i].file].name);
-	return 0;
+	return drop_copies(step, index);
 }
 
 /* Sets the first tensor, the number of tensors and the bytes of each family. Tensors are sorted by
@@ -224,18 +248,52 @@ static void span_families(struct shf_layout *l)
 	}
 }
 
-/* Checks that every tensor in the index of a foreign directory is where the index says. */
-static int match_foreign_index(struct sheaf_checkpoint *step, const struct shf_index *index)
+/* Sets step->index_flaw to a text that says how the index differs from the headers, if it does.
+ * All entries were found, so the other tensors are those that it does not list. */
+static int describe_index(struct sheaf_checkpoint *step, const struct shf_index *sorted,
+                          struct shf_index_wrong moved)
 {
-	for (size_t i = 0; i < index->n; i++)
-		if (shf_layout_find(&step->layout, "model", index->entries[i].name) < 0) {
+	const struct shf_layout *l = &step->layout;
+	struct shf_index_wrong unlisted = { l->tensors_n - sorted->n, NULL };
+	struct shf_buf text = SHF_BUF_INIT;
+
+	if (!moved.n && !unlisted.n)
+		return 0;
+	for (size_t i = 0; unlisted.n && !unlisted.name; i++)
+		if (!file_in(sorted, l->tensors[i].name))
+			unlisted.name = l->tensors[i].name;
+	shf_index_describe(&text, step->index_name, moved, unlisted);
+	if (!text.oom)
+		step->index_flaw = shf_arena_strdup(&step->arena, (const char *)text.data,
+		                                    text.len);
+	shf_buf_release(&text);
+	return step->index_flaw ? 0 : shf_fail(&step->cat_err, SHEAF_ENOMEM,
+	                                       "no memory for the index");
+}
+
+/* Compares the index of a foreign directory with the headers, which are right if they differ. An
+ * index that lists a tensor which no file has is refused, because a file may be missing. What else
+ * is wrong with the index becomes step->index_flaw. */
+static int match_foreign_index(struct sheaf_checkpoint *step, const struct shf_index *sorted)
+{
+	const struct shf_layout *l = &step->layout;
+	struct shf_index_wrong moved = { 0, NULL };
+
+	for (size_t i = 0; i < sorted->n; i++) {
+		const struct shf_index_entry *e = &sorted->entries[i];
+		int64_t t = shf_layout_find(l, "model", e->name);
+
+		if (t < 0) {
 			step->cat_index = true;
-			return shf_fail(&step->cat_err, SHEAF_EFORMAT,
-					"%s: the index says that tensor %s is in %s, but it is "
-					"not; make the index again",
-					step->path, index->entries[i].name, index->entries[i].file);
+			return shf_fail(&step->cat_err, SHEAF_EFORMAT, "%s: the index says that "
+			                "tensor %s is in %s, but neither that file nor another "
+			                "one of the index has it", step->path, e->name, e->file);
 		}
-	return 0;
+		if (strcmp(l->files[l->tensors[t].file].name, e->file) == 0)
+			continue;
+		moved.name = moved.n++ ? moved.name : e->name;
+	}
+	return describe_index(step, sorted, moved);
 }
 
 /* Checks that headers and table of sums describe the same tensors in the same places, then takes
@@ -320,7 +378,7 @@ static int build_catalog(struct sheaf_checkpoint *step, const struct shf_buf *al
 		rc = collect_tensors(step, files, index ? &sorted : NULL);
 	if (rc == 0) {
 		span_families(l);
-		rc = index ? match_foreign_index(step, index) : 0;
+		rc = index ? match_foreign_index(step, &sorted) : 0;
 	}
 	if (rc == 0)
 		rc = shf_layout_number(l, &step->cat_err);

@@ -64,6 +64,11 @@ struct sheaf_checkpoint {
 	uint8_t *peeked;                /* owned; the table as it was before shf_step_wake: callers
 	                                 * may still hold names that point into it */
 	bool cat_index;                 /* cat_rc is due to the index of a foreign directory */
+	/* In the arena; of a directory of safetensors files without a manifest, else NULL. name: of
+	 * its index, or the one it would have; NULL: it needs none. flaw: "<name>: <what is wrong
+	 * with it>"; NULL: it is right, or missing. evidence: for a person, if the headers were
+	 * read instead. */
+	const char *index_name, *index_flaw, *index_evidence;
 	struct sheaf_error sums_err, cat_err;
 	int *fds;                       /* descriptor by file; -1: not open */
 	int *direct;                    /* descriptor for direct I/O by file; -1: not open; 0:

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds out on rank 0 what lies at a path or under a step number, and encodes it for all ranks.
  *
- * Wire: u8 flags, u64 step, u64 ino, texts path, dir, name, manifest, index (each u64 bytes,
- * bytes), u32 files, texts; u32 plain files, each text, u64 bytes.
+ * Wire: u8 flags, u64 step, u64 ino, texts path, dir, name, index name, index flaw, manifest, index
+ * (each u64 bytes, bytes), u32 files, texts; u32 plain files, each text, u64 bytes.
  */
 #include "step_find.h"
 #include <errno.h>
@@ -13,11 +13,13 @@
 #include "err.h"
 #include "foreign.h"
 #include "run_id.h"
+#include "shards.h"
 #include "sheaf-inspect.h"
 #include "step_look.h"
 #include "valid.h"
 
 enum { SOUND = 1, SINGLE = 2, IN_RUN = 4, INDEX = 8, FOREIGN = 16 };
+#define TAIL ".safetensors"
 #define PLAIN_MAX (UINT64_C(64) << 20)
 #define INDEX_MAX (UINT64_C(256) << 20)
 
@@ -27,6 +29,7 @@ struct tell {
 	int64_t step;
 	uint64_t ino;
 	const char *path, *dir, *name;
+	char index_name[256], index_flaw[sizeof(((struct sheaf_error *)0)->msg)];
 	struct shf_buf manifest, index;
 	char **files, **plain;          /* owned, and so are the strings; names of tensor files, and
 	                                 * of plain files */
@@ -50,6 +53,8 @@ static void write_found(const struct tell *t, struct shf_buf *b)
 	put_found_text(b, t->path, strlen(t->path));
 	put_found_text(b, t->dir ? t->dir : "", t->dir ? strlen(t->dir) : 0);
 	put_found_text(b, t->name ? t->name : "", t->name ? strlen(t->name) : 0);
+	put_found_text(b, t->index_name, strlen(t->index_name));
+	put_found_text(b, t->index_flaw, strlen(t->index_flaw));
 	put_found_text(b, t->manifest.data, t->manifest.len);
 	put_found_text(b, t->index.data, t->index.len);
 	shf_buf_u32(b, (uint32_t)t->files_n);
@@ -112,13 +117,15 @@ int shf_step_find_decode(struct shf_step_found *f, struct shf_arena *arena,
 	f->path = get_found_text(&c, arena);
 	f->dir = get_found_text(&c, arena);
 	f->name = get_found_text(&c, arena);
+	f->index_name = get_found_text(&c, arena);
+	f->index_flaw = get_found_text(&c, arena);
 	n = shf_cur_u64(&c);
 	f->manifest.data = (uint8_t *)(uintptr_t)shf_cur_bytes(&c, (size_t)n);
 	f->manifest.len = (size_t)n;
 	n = shf_cur_u64(&c);
 	index = shf_cur_bytes(&c, (size_t)n);
 	rc = get_found_files(&c, arena, f);
-	if (rc < 0 || !f->path || !f->dir || !f->name)
+	if (rc < 0 || !f->path || !f->dir || !f->name || !f->index_name || !f->index_flaw)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for what was found");
 	return f->has_index ? shf_index_parse(&f->index, arena, index, (size_t)n, f->path, err) : 0;
 }
@@ -295,6 +302,13 @@ struct names {
 	size_t n, cap;
 };
 
+static void found_names_free(struct names *l)
+{
+	for (size_t i = 0; i < l->n; i++)
+		shf_free(l->a[i]);
+	shf_free(l->a);
+}
+
 /* Callback of shf_sys_list: adds a name to the list. Leaves out names that cannot be opened safely,
  * for example with a slash in them. */
 static int add_foreign_name(void *arg, const char *name)
@@ -378,97 +392,22 @@ static bool has(const struct names *l, const char *name)
 	return l->n && bsearch(&name, l->a, l->n, sizeof(*l->a), text_order);
 }
 
-/* Lists the files that the index names, each once; all of them must exist. Whether each tensor is
- * where the index says is checked later, once the headers are read (catalog.c). */
-static int files_of_index(struct tell *t, const char *path, const char *index,
-                          const struct names *l, struct sheaf_error *err)
-{
-	struct shf_arena arena = { 0 };
-	struct shf_index ix;
-	struct names want = { 0 };
-	char where[700];
-	int rc;
-
-	snprintf(where, sizeof(where), "%.500s/%s", path, index);
-	rc = shf_index_parse(&ix, &arena, t->index.data, t->index.len, where, err);
-	for (size_t i = 0; i < (rc == 0 ? ix.n : 0); i++) {
-		/* Most tensors of an index are in the same file as the tensor before: skipping
-		 * repeated names keeps the list short. */
-		if (i && strcmp(ix.entries[i].file, ix.entries[i - 1].file) == 0)
-			continue;
-		if (add_foreign_name(&want, ix.entries[i].file) < 0)
-			rc = shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
-	}
-	if (want.n)
-		qsort(want.a, want.n, sizeof(*want.a), text_order);
-	for (size_t i = 0; i < want.n && rc == 0; i++) {
-		if (i && strcmp(want.a[i], want.a[i - 1]) == 0)
-			continue;
-		if (!has(l, want.a[i]))
-			rc =
-			    shf_fail(err, SHEAF_ECORRUPT,
-				     "%s: the index names %s, which is missing", path, want.a[i]);
-		else if (add_to_list(&t->files, &t->files_n, want.a[i]) < 0)
-			rc = shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
-	}
-	for (size_t i = 0; i < want.n; i++)
-		shf_free(want.a[i]);
-	shf_free(want.a);
-	shf_arena_release(&arena);
-	t->flags |= INDEX;
-	return rc;
-}
-
-/* Whether shard j of n exists. Writes its name to `want` in any case, for the message. */
-static bool has_shard(const struct names *l, const char *name, int head, unsigned j, unsigned n,
-                      char want[300])
-{
-	snprintf(want, 300, "%.*s-%05u-of-%05u.safetensors", head, name, j, n);
-	return has(l, want);
-}
-
-/* Checks for shard k of n that its two neighbours exist. As the caller does so for every shard, all
- * n are checked at a cost of n, not n * n. Returns false if a shard is missing; `want` is then the
- * name of the first missing one. */
-static bool is_whole(const struct names *l, const char *name, int head, unsigned k, unsigned n,
-                     char want[300])
-{
-	unsigned before = k < 2 ? 1 : k - 1 < n ? k - 1 : n, after = k < n ? k + 1 : n;
-
-	if (n == 0 || (has_shard(l, name, head, before, n, want) &&
-	               has_shard(l, name, head, after, n, want)))
-		return true;
-	/* Some shard is missing: finds the first one, for the message. */
-	for (unsigned j = 1; j <= n && has_shard(l, name, head, j, n, want); j++)
-		;
-	return false;
-}
-
 /* Lists the files of a directory without an index: model.safetensors alone, or every *.safetensors
  * file. If a file is named as shard k of n, all n shards must exist. */
 static int files_of_names(struct tell *t, const char *path, const struct names *l,
                           struct sheaf_error *err)
 {
 	bool one = has(l, "model.safetensors");
+	char want[300];
 
 	for (size_t i = 0; i < l->n; i++) {
-		unsigned k, n;
-		const char *dash = NULL;
-		char want[300];
-
 		/* model.safetensors is complete by itself; other files beside it are not part of
 		 * it. */
-		if (!has_ending(l->a[i], ".safetensors") ||
-		    (one && strcmp(l->a[i], "model.safetensors")))
+		if (!has_ending(l->a[i], TAIL) || (one && strcmp(l->a[i], "model.safetensors")))
 			continue;
 		if (add_to_list(&t->files, &t->files_n, l->a[i]) < 0)
 			return shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
-		/* The last "-of-" is the one before n: the name of a model may have one, too. */
-		for (const char *p = strstr(l->a[i], "-of-"); p; p = strstr(p + 1, "-of-"))
-			dash = p;
-		if (!dash || dash - l->a[i] < 6 || sscanf(dash - 6, "-%5u-of-%5u.", &k, &n) != 2)
-			continue;
-		if (!is_whole(l, l->a[i], (int)(dash - 6 - l->a[i]), k, n, want))
+		if (shf_shard_is_missing(l->a, l->n, l->a[i], TAIL, want))
 			return shf_fail(err, SHEAF_ECORRUPT, "%s: %s is missing", path, want);
 	}
 	if (t->files_n == 0)
@@ -476,6 +415,74 @@ static int files_of_names(struct tell *t, const char *path, const struct names *
 		                "*.safetensors (if it is a run directory, use sheaf_run_open, or "
 		                "name RUN@STEP)", path);
 	return 0;
+}
+
+/* ---- the index of a directory ---- */
+
+/* Lists the files of a directory by its index, which has been parsed. If one of them is missing,
+ * the files are listed by their names: the tensors may be in others. Whether each tensor is where
+ * the index says is checked later, once the headers are read (catalog.c). */
+static int files_of_index(struct tell *t, const char *path, const struct shf_index *ix,
+                          const struct names *l, struct sheaf_error *err)
+{
+	struct shf_buf files = SHF_BUF_INIT;
+	const char *missing;
+	struct sheaf_error own;
+	int rc = shf_shards_of_index(&files, ix, l->a, l->n, TAIL, &missing);
+
+	for (size_t i = 0; rc == 0 && !missing && i < files.len / sizeof(char *); i++)
+		rc = add_to_list(&t->files, &t->files_n, ((char **)(void *)files.data)[i]);
+	if (rc < 0)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
+	else if (missing && files_of_names(t, path, l, &own) < 0)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: the index names %s, which is missing",
+		              path, missing);
+	shf_buf_release(&files);
+	t->flags |= INDEX;
+	return rc;
+}
+
+/* Reads the index of this name. If it cannot be parsed, its flaw is noted, and the files are listed
+ * by their names. An index that leads out of the directory is refused. */
+static int read_foreign_index(struct tell *t, const struct shf_sys *sys, const char *path, int dir,
+                              const char *index, const struct names *l, struct sheaf_error *err)
+{
+	struct shf_arena arena = { 0 };
+	struct sheaf_error flaw = { 0 };
+	struct shf_index ix;
+	int rc = shf_file_slurp(sys, dir, index, 0, INDEX_MAX, &t->index);
+
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "%s/%s", path, index);
+	rc = shf_index_parse(&ix, &arena, t->index.data, t->index.len, index, &flaw);
+	if (rc == 0 && ix.n == 0)
+		rc = shf_fail(&flaw, SHEAF_EFORMAT, "%s: it lists no tensor", index);
+	if (rc == 0) {
+		rc = files_of_index(t, path, &ix, l, err);
+	} else if (rc == SHEAF_EFORMAT && !ix.leaves) {
+		memcpy(t->index_flaw, flaw.msg, sizeof(t->index_flaw));
+		shf_buf_reset(&t->index);
+		rc = files_of_names(t, path, l, err);
+	} else {
+		rc = shf_fail(err, rc, "%s/%s", path, flaw.msg);
+	}
+	shf_arena_release(&arena);
+	return rc;
+}
+
+/* Names the index: as the one that is there, or as loaders expect it for these files. A single
+ * model.safetensors needs none. */
+static void name_index(struct tell *t, const char *index)
+{
+	struct shf_shard s;
+
+	if (index)
+		snprintf(t->index_name, sizeof(t->index_name), "%s", index);
+	else if (t->files_n > 1 && shf_shard_of(&s, t->files[0], TAIL))
+		snprintf(t->index_name, sizeof(t->index_name), "%.*s" TAIL ".index.json", s.stem,
+		         t->files[0]);
+	else if (t->files_n > 1)
+		snprintf(t->index_name, sizeof(t->index_name), "model" TAIL ".index.json");
 }
 
 /* Lists the weights and the plain files of a directory without a manifest. */
@@ -491,18 +498,15 @@ static int look_inside(const struct shf_sys *sys, const char *path, int dir, str
 	if (l.n)
 		qsort(l.a, l.n, sizeof(*l.a), text_order);
 	index = rc == 0 ? foreign_index(&l) : NULL;
-	if (index) {
-		rc = shf_file_slurp(sys, dir, index, 0, INDEX_MAX, &t->index);
-		rc = rc < 0 ? shf_fail_sys(err, -rc, "%s/%s", path, index)
-		            : files_of_index(t, path, index, &l, err);
-	} else if (rc == 0) {
+	if (index)
+		rc = read_foreign_index(t, sys, path, dir, index, &l, err);
+	else if (rc == 0)
 		rc = files_of_names(t, path, &l, err);
-	}
+	if (rc == 0)
+		name_index(t, index);
 	if (rc == 0 && add_plain(sys, dir, &l, t) < 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
-	for (size_t i = 0; i < l.n; i++)
-		shf_free(l.a[i]);
-	shf_free(l.a);
+	found_names_free(&l);
 	return rc;
 }
 

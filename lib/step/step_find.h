@@ -23,6 +23,9 @@ struct shf_step_found {
 	const char **files; size_t files_n;
 	struct shf_mf_file *plain; size_t plain_n;
 	struct shf_index index;
+	const char *index_name;         /* of the index of a directory without a manifest, as it is
+	                                 * or would be named; "": it needs none */
+	const char *index_flaw;         /* why it cannot be read; "": it can, as far as is known */
 };
 /* Writes "dir/name" to out, of any length, and returns the string; NULL: no memory. */
 const char *shf_path_join(struct shf_buf *out, const char *dir, const char *name);

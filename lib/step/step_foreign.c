@@ -4,9 +4,11 @@
 #include "step_foreign.h"
 #include <stdlib.h>
 #include <string.h>
+#include "catalog.h"
 #include "err.h"
 #include "foreign.h"
 #include "foreign_dir.h"
+#include "run_env.h"
 
 static void free_foreign(void *arg)
 {
@@ -94,4 +96,39 @@ int shf_step_foreign_files(struct sheaf_checkpoint *step, struct sheaf_error *er
 	if (notes_n)
 		qsort(m->notes, notes_n, sizeof(*m->notes), notes_by_key);
 	return 0;
+}
+
+/* Says, for a person, why the headers were read instead of the index. */
+static int report_index(struct sheaf_checkpoint *step, struct sheaf_error *err)
+{
+	struct shf_buf text = SHF_BUF_INIT;
+
+	if (step->index_flaw)
+		shf_buf_adds(&text, step->index_flaw);
+	else
+		shf_buf_addf(&text, "%s: missing", step->index_name);
+	shf_buf_adds(&text, "; the headers of the files were read instead");
+	if (!text.oom)
+		step->index_evidence = shf_arena_strdup(&step->arena, (const char *)text.data,
+		                                        text.len);
+	shf_buf_release(&text);
+	if (!step->index_evidence)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for the index");
+	if (step->run->team.rank == 0)
+		shf_log(step->run, 1, "%s/%s", step->path, step->index_evidence);
+	return 0;
+}
+
+int shf_step_foreign_catalog(struct sheaf_checkpoint *step, const struct shf_step_found *found,
+                             struct sheaf_error *err)
+{
+	int rc;
+
+	step->index_name = found->index_name[0] ? found->index_name : NULL;
+	step->index_flaw = found->index_flaw[0] ? found->index_flaw : NULL;
+	rc = shf_catalog_read(step, found->has_index ? &found->index : NULL, err);
+	if (rc == 0 && step->cat_rc == 0 &&
+	    (step->index_flaw || (step->index_name && !found->has_index)))
+		rc = report_index(step, err);
+	return rc;
 }

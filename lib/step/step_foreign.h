@@ -5,6 +5,7 @@
 #define SHF_STEP_FOREIGN_H
 #include "foreign.h"
 #include "step.h"
+#include "step_find.h"
 
 /* Replaces the system layer of the step's bare run by one that shows f as SHF_FOREIGN_DIR. Takes
  * over f, also on failure. [local] */
@@ -17,4 +18,7 @@ int shf_step_foreign_show(struct sheaf_checkpoint *step, struct sheaf_error *err
 int shf_step_foreign_compare(const struct sheaf_checkpoint *step, struct sheaf_error *err);
 /* Fills in families, files and notes. [local] */
 int shf_step_foreign_files(struct sheaf_checkpoint *step, struct sheaf_error *err);
+/* Reads the headers of all files, and compares the index with them. [collective] */
+int shf_step_foreign_catalog(struct sheaf_checkpoint *step, const struct shf_step_found *found,
+                             struct sheaf_error *err);
 #endif

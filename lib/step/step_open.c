@@ -431,7 +431,7 @@ static int open_foreign(struct sheaf_checkpoint *step, const struct shf_step_fou
 	if (rc == 0)
 		rc = make_file_tables(step, err);
 	rc = shf_agree(&step->run->team, rc, err);
-	return rc == 0 ? shf_catalog_read(step, found->has_index ? &found->index : NULL, err) : rc;
+	return rc == 0 ? shf_step_foreign_catalog(step, found, err) : rc;
 }
 
 /* Opens the directory that rank 0 found. If this rank does not see it, the code is EIO and never

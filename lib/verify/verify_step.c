@@ -347,6 +347,17 @@ static void look_at_foreign(struct shf_verify *v)
 		v->tensor_bytes += step->layout.families[i].bytes;
 }
 
+/* Reports what is wrong with the index of a directory without a manifest. [rank 0] */
+static void find_index_flaw(struct shf_verify *v)
+{
+	const struct sheaf_checkpoint *step = v->step;
+	struct shf_verify_at at = { step->index_name, NULL, NULL, -1, -1 };
+	struct sheaf_error e;
+
+	shf_fail(&e, SHEAF_EFORMAT, "%s/%s", step->path, step->index_flaw);
+	shf_verify_find(v, SHEAF_FINDING_INDEX, &at, &e);
+}
+
 /* The order matters: sizes come first, because shares and findings depend on them; headers come
  * after the blocks that contain them. Returns failures of the group; findings and other failures
  * are in v. [collective] */
@@ -378,6 +389,8 @@ static int look_at_everything(struct shf_verify *v, struct sheaf_error *err)
 	}
 	if (rc < 0)
 		return rc;
+	if (zero && step->index_flaw)
+		find_index_flaw(v);
 	if (step->cat_rc < 0) /* else the headers were checked when the step was opened */
 		shf_verify_headers(v);
 	shf_verify_small(v);

@@ -11,9 +11,11 @@ from .run import LATEST, Checkpoint, Path, Run, open_path
 
 AT = re.compile(r"(.+)@(\d+|latest)\Z", re.S)
 FOLDER = re.compile(r"checkpoint-(\d+)\Z")
-WEIGHTS = (".safetensors", ".safetensors.index.json", ".distcp")
+WEIGHTS = (".safetensors", ".safetensors.index.json", ".distcp", "_states.pt")
 WHOLE = ("sheaf.json", "sheaf.sums", ".metadata", "model_meta.json", "model_state",
-         "optimizer_state", "master_weight", "ema_state")
+         "optimizer_state", "master_weight", "ema_state", "latest", "latest_universal",
+         "latest_checkpointed_iteration.txt", "common.pt")
+HEADS = ("global_step", "pytorch_model", "adapter_model", "mp_rank_")
 
 
 def split(path: Path) -> tuple[str, Optional[int]]:
@@ -28,7 +30,7 @@ def split(path: Path) -> tuple[str, Optional[int]]:
 def is_run(path: str) -> bool:
     """Whether a directory is a run: it has .sheaf, or nothing that can be loaded by itself."""
     names = os.listdir(path)
-    weights = any(n in WHOLE or n.endswith(WEIGHTS) for n in names)
+    weights = any(n in WHOLE or n.endswith(WEIGHTS) or n.startswith(HEADS) for n in names)
     return ".sheaf" in names or not weights
 
 

@@ -137,6 +137,27 @@ for kind in name longname empty unknown; do
 	json "$kind: but proves nothing" 'o[-1]["result"] == "unknown"'
 done
 
+make hf torn
+mv torn/model.safetensors.index.json right.json
+t 0 'a lost index is said' "$SHEAF" show torn --json
+json 'as evidence' '"model.safetensors.index.json: missing" in o[0]["evidence"] \
+	and len(o[0]["tensors"]) == 4'
+t 0 'and written anew' "$SHEAF" repair-index torn --json
+json 'once' 'o == [{"path": "torn", "written": 1}]'
+"$PY" -c 'import json
+a, b = (json.load(open(p)) for p in ("right.json", "torn/model.safetensors.index.json"))
+assert a["weight_map"] == b["weight_map"]' 2>err
+result $? 'with the files of all tensors'
+t 0 'then it is right' tty "$SHEAF" repair-index torn
+has 'and says so' out 'the index is right'
+head -c 60 right.json >torn/model.safetensors.index.json
+t 1 'an index that is cut is found' "$SHEAF" verify torn --json
+json 'by its name' 'o[0]["finding"] == "index" \
+	and o[0]["file"] == "model.safetensors.index.json"'
+t 0 'and repaired' "$SHEAF" repair-index torn
+silent 'in silence'
+wrong "$SHEAF" repair-index nowhere
+
 rm hf/model-00002-of-00002.safetensors
 t 1 'a file that the index names and that is gone is found' "$SHEAF" verify hf --json
 json 'by name' 'o[0]["finding"] == "missing" and o[0]["file"] == "model-00002-of-00002.safetensors"'

@@ -2049,6 +2049,20 @@ blind("item_not_compared", "an item of another save is read as a chunk of this t
       "shown.dtype != t->dtype || shown.ndim != t->ndim || "
       "memcmp(dims, p->count, (size_t)t->ndim * sizeof(*dims)))",
       DCP + "metadata_that_does_not_fit")
+INDEX = "sim/test_foreign_index: "
+bug("left_out_shard_lost", "tensors of a shard that the index leaves out are lost",
+    "format/shards.c:is_of_index", "(common_name(common, name, tail) &&",
+    "(!MUTANT && common_name(common, name, tail) &&", INDEX + "an_index_that_is_not_right")
+bug("listed_and_lost", "a tensor that the index lists and no file has is passed over",
+    "step/catalog.c:match_foreign_index", "if (t < 0) {",
+    "if (t < 0 && MUTANT) continue; if (t < 0) {",
+    INDEX + "an_index_that_shows")
+bug("first_copy_counts", "of a tensor in two files the first is read, whatever the index says",
+    "step/catalog.c:drop_copies", "if (same > 1)", "if (same > 1 && !MUTANT)",
+    "sim/test_foreign: a_tensor_in_two_shards")
+skipped("index_not_synced", "the name of an index that was repaired is not durable",
+        "export/repair_index.c:put_index_at", "shf_dir_fsync(sys, dir)",
+        INDEX + "a_repair_survives_every_cut")
 PADDLE = "sim/test_paddle_save: "
 bug("fortran_ignored", "an array in Fortran's order is read as if it were row-major",
     "foreign/numpy_array.c:shf_numpy_array_of", "a->fortran = order->u.i != 0;",

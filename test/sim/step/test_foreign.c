@@ -156,17 +156,6 @@ TEST(an_index_may_not_reach_out_of_its_directory)
 	}
 }
 
-TEST(an_index_that_puts_a_tensor_into_the_wrong_file_is_refused)
-{
-	struct simdisk *disk = hf(0);
-	struct play p = by_path(disk, "hf", 2);
-
-	put_index(disk, N2, N1);
-	CHECK_RC(hands_load(&p), SHEAF_EFORMAT, &p.err);
-	CHECK(strstr(p.err.msg, "the index says that") != NULL);
-	simdisk_free(disk);
-}
-
 TEST(links_of_a_hub_cache_are_followed)
 {
 	struct simdisk *disk = disk_new();

@@ -27,6 +27,8 @@ static int open_at(struct simdisk *disk, const char *path, uint64_t flags, struc
 	struct sheaf_checkpoint *step = NULL;
 	int rc = shf_step_open_path(&step, path, NULL, &o, sys, err);
 
+	if (rc == 0 && step->cat_rc)
+		*err = step->cat_err;
 	if (rc == 0)
 		rc = step->cat_rc ? step->cat_rc : (int)step->layout.files_n;
 	shf_step_put(step);
@@ -80,7 +82,7 @@ TEST(a_directory_is_known_by_the_names_in_it)
 		{ 1, "", { "x.safetensors", "odd.safetensors.index.json", "y.safetensors" } },
 		{ 2, "", { "x.safetensors", "a.safetensors.index.json", "b.safetensors.index.json",
 		           "y.safetensors" } },
-		{ SHEAF_ECORRUPT, "the index names x.safetensors",
+		{ SHEAF_EFORMAT, "the index says that tensor w is in x.safetensors, but",
 		  { "model.safetensors.index.json", "y.safetensors" } },
 		{ SHEAF_EFORMAT, "no *.safetensors", { "config.json" } },
 		{ SHEAF_EFORMAT, "no *.safetensors", { "sp ace.json", "tokens.bin" } },

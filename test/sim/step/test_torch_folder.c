@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Directories of Hugging Face with weights in files of torch.save: loaded with and without their
+ * index, and refused with a sentence where a file is missing. */
+#include "foreign.h"
+#include "t.h"
+#include "foreign_plays.h"
+#include "repair_index.h"
+#include "step_open.h"
+
+#define B1 "pytorch_model-00001-of-00002.bin"
+#define B2 "pytorch_model-00002-of-00002.bin"
+#define INDEX "pytorch_model.bin.index.json"
+
+static const struct torch_tensor first[] = {
+	{ .name = "a.w", .dtype = SHEAF_F32, .ndim = 2, .shape = { 37, 29 } },
+	{ .name = "a.h", .dtype = SHEAF_BF16, .ndim = 2, .shape = { 31, 41 }, .stride = { 1, 31 } },
+};
+static const struct torch_tensor second[] = {
+	{ .name = "b.w", .dtype = SHEAF_F32, .ndim = 2, .shape = { 37, 29 } },
+};
+static const char right[] = "{\"metadata\":{\"total_size\":1},\"weight_map\":{\"a.h\":\"" B1
+	"\",\"a.w\":\"" B1 "\",\"b.w\":\"" B2 "\"}}";
+
+static void held(struct hand *h)
+{
+	hand_cut(hand_add(h, "model", "a.w", SHEAF_F32, 2, 37, 29), 0, h->rank, h->ranks);
+	hand_cut(hand_add(h, "model", "a.h", SHEAF_BF16, 2, 31, 41), 1, h->rank, h->ranks);
+	hand_add(h, "model", "b.w", SHEAF_F32, 2, 37, 29);
+}
+
+static void put(struct simdisk *disk, const char *path, const char *text)
+{
+	CHECK_INT(simdisk_put(disk, path, text, strlen(text)), 0);
+}
+
+static void put_archive(struct simdisk *disk, const char *path, const struct torch_tensor *t, int n)
+{
+	struct torch_bytes b = torch_archive(t, n, TORCH_SOUND);
+
+	CHECK_INT(simdisk_put(disk, path, b.p, b.n), 0);
+	free(b.p);
+}
+
+/* index NULL: it has none. */
+static struct simdisk *bins(const char *index)
+{
+	struct simdisk *disk = disk_new();
+
+	put_archive(disk, "hf/" B1, first, 2);
+	put_archive(disk, "hf/" B2, second, 1);
+	put(disk, "hf/config.json", "{}");
+	if (index)
+		put(disk, "hf/" INDEX, index);
+	return disk;
+}
+
+/* What is said of it, as evidence. */
+static void evidence_is(struct simdisk *disk, const char *want)
+{
+	struct sheaf_error err;
+	struct shf_foreign *f;
+
+	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 78, 0), "hf", &err), 0, &err);
+	if (!strstr(f->why, want))
+		fail_msg("want '%s', got '%s'", want, f->why);
+	shf_foreign_free(f);
+}
+
+static const struct { const char *index, *why; } indexes[] = {
+	{ right, "files of torch.save with the names of weights of Hugging Face" },
+	{ NULL, INDEX ": missing; the files of torch.save were read instead" },
+	{ "{\"weight_map\":{\"a.h\":", INDEX ": unexpected end at byte 21; the files" },
+	{ "{\"weight_map\":{}}", INDEX ": it lists no tensor; the files" },
+	{ "{\"weight_map\":{\"a.w\":\"" B1 "\"}}", INDEX ": 2 tensors, such as a.h, are not in it; "
+	  "the files" },
+	{ "{\"weight_map\":{\"a.w\":\"" B2 "\",\"b.w\":\"" B1 "\",\"a.h\":\"" B1 "\"}}",
+	  INDEX ": 2 tensors, such as a.w, are in other files than it says; the files" },
+	{ "{\"weight_map\":{\"a.w\":\"gone.bin\",\"b.w\":\"" B2 "\",\"a.h\":\"" B1 "\"}}",
+	  INDEX ": tensor a.w is in another file than it says; the files" },
+};
+
+static int repair(struct simdisk *disk)
+{
+	struct sheaf_checkpoint *step = NULL;
+	struct shf_opts o = { .flags = 0 };
+	const struct shf_sys *sys = simdisk_process(disk, 79, 0);
+	struct sheaf_error err = { 0 };
+	int rc = shf_step_open_path(&step, "hf", NULL, &o, sys, &err);
+
+	rc = rc == 0 ? shf_step_repair_index(step, &err) : rc;
+	CHECK(rc >= 0);
+	shf_step_put(step);
+	CHECK_INT(simdisk_open_n(sys), 0);
+	return rc;
+}
+
+TEST(weights_load_with_any_index_and_it_is_written_anew)
+{
+	for (size_t i = 0; i < sizeof(indexes) / sizeof(indexes[0]); i++) {
+		struct simdisk *disk = bins(indexes[i].index);
+
+		evidence_is(disk, indexes[i].why);
+		CHECK_INT(repair(disk), i > 0);
+		evidence_is(disk, indexes[0].why);
+		CHECK_INT(repair(disk), 0);
+		foreign_loads(disk, "hf", 3, held, 0, 3);
+	}
+}
+
+TEST(a_single_file_and_one_of_adapters_load)
+{
+	const struct torch_tensor all[] = { first[0], first[1], second[0] };
+	struct simdisk *disk = disk_new();
+
+	put_archive(disk, "hf/pytorch_model.bin", all, 3);
+	put_archive(disk, "hf/" B1, first, 2);  /* left from before: that is whole by itself */
+	CHECK_INT(repair(disk), 0);
+	foreign_loads(disk, "hf", 2, held, 0, 3);
+	disk = disk_new();
+	put_archive(disk, "hf/adapter_model.bin", all, 3);
+	put(disk, "hf/adapter_config.json", "{}");
+	foreign_loads(disk, "hf", 2, held, 0, 3);
+}
+
+TEST(what_is_not_whole_is_refused)
+{
+	struct simdisk *disk = bins(right);
+
+	CHECK_INT(simdisk_remove(disk, "hf/" B2), 0);
+	foreign_refused(disk, "hf", "the index names " B2 ", which is missing");
+	disk = bins(NULL);
+	CHECK_INT(simdisk_remove(disk, "hf/" B1), 0);
+	foreign_refused(disk, "hf", B1 " is missing");
+	foreign_refused(bins("{\"weight_map\":{\"a.w\":\"" B1 "\",\"c.w\":\"" B2 "\"}}"), "hf",
+	                "the index says that tensor c.w is in " B2 ", but neither that file nor");
+	foreign_refused(bins("{\"weight_map\":{\"a.w\":\"../" B1 "\"}}"), "hf",
+	                INDEX ": file in weight_map that is not a plain file name");
+	disk = bins(right);
+	put(disk, "hf/" B2, "no archive");
+	foreign_refused(disk, "hf", B2 ": is not a file of torch.save");
+	disk = bins(right);
+	put_archive(disk, "hf/" B2, first, 1);
+	foreign_refused(disk, "hf", "two tensors have the name a.w");
+}
+
+TEST(a_directory_of_safetensors_files_is_read_by_these)
+{
+	const struct shf_sys *sys;
+	struct simdisk *disk = bins(right);
+	struct sheaf_error err;
+
+	put(disk, "hf/model.safetensors", "");
+	sys = simdisk_process(disk, 80, 0);
+	CHECK_INT(shf_foreign_is_here(sys, "hf", &err), 0);
+	simdisk_free(disk);
+}
+
+TEST(a_file_that_is_cut_anywhere_is_refused)
+{
+	struct torch_bytes b = torch_archive(second, 1, TORCH_SOUND);
+
+	for (size_t n = 0; n < b.n; n += 1 + b.n / 97) {
+		struct simdisk *disk = bins(right);
+
+		CHECK_INT(simdisk_put(disk, "hf/" B2, b.p, n), 0);
+		foreign_refused(disk, "hf", "hf/" B2);
+	}
+	free(b.p);
+}
