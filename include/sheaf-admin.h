@@ -359,7 +359,7 @@ struct sheaf_import {
 	                                 * converted to this type; 0: they keep theirs */
 	const char *family;             /* the family to read; NULL: all families. Checkpoints of
 	                                 * other programs have one, "model", except for those of
-	                                 * DeepSpeed and of trainers with Paddle */
+	                                 * DeepSpeed, Megatron and trainers with Paddle */
 	const char *as;                 /* the family that its tensors become; NULL: it keeps its
 	                                 * name */
 	const char *prefix;             /* only tensors whose names begin with this are written, and

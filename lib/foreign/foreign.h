@@ -159,7 +159,8 @@ struct shf_foreign_format {
 /* The formats, one file each. */
 extern const struct shf_foreign_format shf_torch_save, shf_torch_legacy, shf_torch_dcp,
 	shf_torch_hf, shf_paddle_save, shf_paddle_unified, shf_paddle_flex, shf_paddle_sharding,
-	shf_deepspeed, shf_npy, shf_npz, shf_orbax, shf_zarr, shf_gguf, shf_torch_folder;
+	shf_deepspeed, shf_npy, shf_npz, shf_orbax, shf_zarr, shf_gguf, shf_torch_folder,
+	shf_megatron, shf_megatron_ranks;
 
 /* Returns whether what lies at `path` is of a format in this room: 1, 0, or a negative code. A
  * directory that has a sheaf.json is never. */

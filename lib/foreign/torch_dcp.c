@@ -12,9 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "dtype.h"
 #include "err.h"
 #include "foreign.h"
-#include "pickle_walk.h"
+#include "torch_dcp.h"
+#include "torch_dcp_flat.h"
 #include "torch_dcp_index.h"
 #include "torch_place.h"
 #include "torch_zip.h"
@@ -72,6 +74,11 @@ static bool begins_as_metadata(const struct shf_sys *sys, int dir, const char *n
 	return false;
 }
 
+bool shf_dcp_has_metadata(const struct shf_sys *sys, int dir)
+{
+	return begins_as_metadata(sys, dir, ".metadata");
+}
+
 static int is_dcp(const struct shf_sys *sys, int dir, const char *path, const char **why,
                   struct sheaf_error *err)
 {
@@ -98,6 +105,9 @@ static int is_dcp(const struct shf_sys *sys, int dir, const char *path, const ch
 struct dcp {
 	struct shf_foreign *f;
 	struct shf_dcp_index index;
+	struct shf_dcp_flats flats;
+	const struct shf_torch_show *show;      /* NULL: names are shown as they are */
+	bool flat;                      /* it may have flat tensors */
 	struct shf_pickle *pickles;     /* owned */
 	int files_n;
 	struct sheaf_error *err;
@@ -174,6 +184,9 @@ static int dcp_read(struct dcp *d)
 			   ? 0 : dcp_bad(d, "", 0, "is not Metadata of torch.distributed."
 			                 "checkpoint as it is known");
 	}
+	if (rc == 0 && d->flat && !shf_dcp_flats_read(&d->flats, d->pickles[0].root))
+		rc = d->flats.a.oom ? dcp_no_memory(d)
+		   : dcp_bad(d, "", 0, "its mcore_data has a form that is not known");
 	if (rc == 0 && shf_dcp_index_settle(&d->index, &twice, &twice_n))
 		rc = dcp_bad(d, twice, twice_n, "has two places in the metadata for one chunk");
 	return rc;
@@ -193,35 +206,50 @@ static bool dcp_is_twice(const struct shf_dcp_tensor *t, uint32_t i)
 	return false;
 }
 
-/* Adds the piece of chunk i. Returns 1 if it has items, 0 if it has none, or a negative code. */
-static int dcp_add_chunk(struct dcp *d, const struct shf_dcp_tensor *t,
-                         const struct shf_foreign_tensor *x, uint32_t i)
+/* Finds the item of chunk i: *e, and the number of its file. Returns 1 if the chunk has items, 0 if
+ * it has none, or a negative code. dims: of the tensor as it is stored. */
+static int dcp_find_chunk(struct dcp *d, const struct shf_dcp_tensor *t, const int64_t *dims,
+                          uint32_t i, const struct shf_dcp_place **e, uint32_t *number)
 {
 	const int64_t *start = t->boxes + (size_t)i * 2 * t->width, *count = start + t->width;
-	struct shf_foreign_piece p = { .start = start, .count = count };
 	const struct shf_foreign_file *file;
-	const struct shf_dcp_place *e;
 	int rc;
 
 	for (int32_t k = 0; k < t->ndim; k++) {
-		if (start[k] > x->dims[k] || count[k] > x->dims[k] - start[k])
+		if (start[k] > dims[k] || count[k] > dims[k] - start[k])
 			return dcp_bad(d, t->name, t->name_n, "has a chunk that leaves it");
 		if (count[k] == 0)
 			return 0;
 	}
-	e = shf_dcp_index_find(&d->index, t, i);
-	if (!e)
+	*e = shf_dcp_index_find(&d->index, t, i);
+	if (!*e)
 		return dcp_bad(d, t->name, t->name_n, dcp_is_twice(t, i) ? "has a chunk twice"
 		                                      : "has a chunk that is in no file");
-	if (e->transformed)
+	if ((*e)->transformed)
 		return dcp_bad(d, t->name, t->name_n, "is stored through a transformation (such as "
 		               "zstd), which is not read");
-	rc = shf_foreign_add_file(d->f, e->path, e->path_n, &p.file, d->err);
+	rc = shf_foreign_add_file(d->f, (*e)->path, (*e)->path_n, number, d->err);
 	if (rc < 0)
 		return rc;
-	file = shf_foreign_file(d->f, p.file);
-	if (e->bytes == 0 || e->at > file->bytes || e->bytes > file->bytes - e->at)
+	file = shf_foreign_file(d->f, *number);
+	if ((*e)->bytes == 0 || (*e)->at > file->bytes || (*e)->bytes > file->bytes - (*e)->at)
 		return dcp_bad(d, t->name, t->name_n, "has a chunk beyond the end of its file");
+	return 1;
+}
+
+/* Adds the pieces of chunk i. Returns how many, or a negative code. */
+static int dcp_add_chunk(struct dcp *d, const struct shf_dcp_tensor *t,
+                         const struct shf_foreign_tensor *x, bool flat, uint32_t i)
+{
+	const int64_t *start = t->boxes + (size_t)i * 2 * t->width;
+	struct shf_foreign_piece p = { .start = start, .count = start + t->width };
+	const struct shf_dcp_place *e = NULL;
+	int rc = dcp_find_chunk(d, t, flat ? t->dims : x->dims, i, &e, &p.file);
+
+	if (rc <= 0)
+		return rc;
+	if (flat)
+		return shf_dcp_flat_add(d->f, x, t, i, p.file, e, d->err);
 	p.at = e->at;
 	p.item_bytes = e->bytes;
 	shf_buf_add(&d->f->pieces, &p, sizeof(p));
@@ -240,13 +268,13 @@ static int dcp_check_cover(struct dcp *d, const struct shf_dcp_tensor *t,
 
 /* Adds the pieces of all chunks; *n gets their number. */
 static int dcp_add_chunks(struct dcp *d, const struct shf_dcp_tensor *t,
-                          const struct shf_foreign_tensor *x, size_t *n)
+                          const struct shf_foreign_tensor *x, bool flat, size_t *n)
 {
 	*n = 0;
 	if (t->is_odd)
 		return dcp_bad(d, t->name, t->name_n, "has a chunk of a form that is not known");
 	for (uint32_t i = 0; i < t->chunks_n; i++) {
-		int rc = dcp_add_chunk(d, t, x, i);
+		int rc = dcp_add_chunk(d, t, x, flat, i);
 
 		if (rc < 0)
 			return rc;
@@ -326,7 +354,7 @@ static int dcp_join(struct dcp *d, const size_t *ends, size_t *n, int ndim)
 /* Adds the pieces of a tensor, which has `same` records, one of each rank. *n gets the number of
  * pieces. */
 static int dcp_add_ranks(struct dcp *d, const struct shf_dcp_tensor *t, size_t same,
-                         const struct shf_foreign_tensor *x, size_t *n)
+                         const struct shf_foreign_tensor *x, bool flat, size_t *n)
 {
 	size_t *ends = shf_alloc(same, sizeof(*ends));
 	int rc = ends ? 0 : dcp_no_memory(d);
@@ -336,7 +364,7 @@ static int dcp_add_ranks(struct dcp *d, const struct shf_dcp_tensor *t, size_t s
 		size_t more = 0;
 
 		if (shf_dcp_is_same(t, &t[i]))
-			rc = dcp_add_chunks(d, &t[i], x, &more);
+			rc = dcp_add_chunks(d, &t[i], x, flat, &more);
 		else
 			rc = dcp_bad(d, t->name, t->name_n, "has another size or dtype in the "
 			             "metadata of another rank");
@@ -350,12 +378,30 @@ static int dcp_add_ranks(struct dcp *d, const struct shf_dcp_tensor *t, size_t s
 	return rc;
 }
 
+/* Adds a tensor to the list, under the name that it is shown by. */
+static int dcp_list_tensor(struct dcp *d, const struct shf_dcp_tensor *t,
+                           struct shf_foreign_tensor *x)
+{
+	struct shf_buf shown = SHF_BUF_INIT;
+	int rc;
+
+	if (!d->show)
+		return shf_foreign_add_tensor(d->f, x, t->name, t->name_n, d->err);
+	d->show->show(d->show->arg, t->name, t->name_n, &x->family, &shown);
+	rc = shown.oom ? dcp_no_memory(d)
+	   : shf_foreign_add_tensor(d->f, x, shown.len ? (const char *)shown.data : "", shown.len,
+	                            d->err);
+	shf_buf_release(&shown);
+	return rc;
+}
+
 /* Adds a tensor. t: the first of `same` records of its name; there are several if each rank has
  * metadata of its own. */
 static int dcp_add_tensor(struct dcp *d, const struct shf_dcp_tensor *t, size_t same)
 {
 	int64_t dims[SHF_FOREIGN_DIMS_MAX];
 	struct shf_foreign_tensor x = { .dims = dims };
+	const struct shf_pk *shape = shf_dcp_flats_shape(&d->flats, t->name, t->name_n);
 	bool pair = false;
 	size_t n;
 	int rc;
@@ -365,15 +411,19 @@ static int dcp_add_tensor(struct dcp *d, const struct shf_dcp_tensor *t, size_t 
 		                        "a tensor of a dtype that is not read");
 	if (t->ndim >= SHF_FOREIGN_DIMS_MAX)
 		return dcp_bad(d, t->name, t->name_n, "has more than 64 dimensions");
-	memcpy(dims, t->dims, (size_t)t->ndim * sizeof(*dims));
-	x.ndim = t->ndim;
+	if (shape && !shf_dcp_flat_dims(dims, t, shape))
+		return dcp_bad(d, t->name, t->name_n, "is stored flat, in a shape that its true "
+		               "shape in mcore_data does not fit");
+	if (!shape)
+		memcpy(dims, t->dims, (size_t)t->ndim * sizeof(*dims));
+	x.ndim = shape ? (int32_t)shape->n : t->ndim;
 	if (pair)
 		dims[x.ndim++] = 2;
-	rc = dcp_add_ranks(d, t, same, &x, &n);
+	rc = dcp_add_ranks(d, t, same, &x, shape != NULL, &n);
 	if (rc == 0)
 		rc = dcp_check_cover(d, t, &x, n);
 	x.n = n;
-	return rc < 0 ? rc : shf_foreign_add_tensor(d->f, &x, t->name, t->name_n, d->err);
+	return rc < 0 ? rc : dcp_list_tensor(d, t, &x);
 }
 
 /* Notes a value that is no tensor: a small one as a text, if it is a plain value. */
@@ -424,9 +474,10 @@ static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 	return rc;
 }
 
-static int open_dcp(struct shf_foreign *f, struct sheaf_error *err)
+int shf_dcp_open(struct shf_foreign *f, const struct shf_torch_show *show, bool flat,
+                 struct sheaf_error *err)
 {
-	struct dcp d = { .f = f, .err = err };
+	struct dcp d = { .f = f, .show = show, .flat = flat, .err = err };
 	const struct shf_dcp_tensor *t;
 	size_t n, same;
 	int rc = dcp_read(&d);
@@ -449,22 +500,55 @@ static int open_dcp(struct shf_foreign *f, struct sheaf_error *err)
 		shf_pickle_release(&d.pickles[i]);
 	shf_free(d.pickles);
 	shf_dcp_index_release(&d.index);
+	shf_dcp_flats_release(&d.flats);
 	return rc;
+}
+
+static int open_dcp(struct shf_foreign *f, struct sheaf_error *err)
+{
+	return shf_dcp_open(f, NULL, false, err);
 }
 
 /* ---- items ---- */
 
-static int resolve_dcp(struct shf_foreign *f, const struct shf_foreign_tensor *t,
-                       struct shf_foreign_piece *p,
-                       int64_t stride[SHF_FOREIGN_DIMS_MAX], struct sheaf_error *err)
+/* Whether the tensor of an item is the chunk that the metadata says it is. items: how many a flat
+ * one must have, which is then one row; -1: it is not flat. */
+static bool is_chunk(const struct shf_foreign_tensor *shown, const struct shf_foreign_tensor *t,
+                     const struct shf_foreign_piece *p, int64_t items)
+{
+	if (!shown->dims || shown->dtype != t->dtype)
+		return false;
+	if (items < 0)
+		return shown->ndim == t->ndim &&
+		       memcmp(shown->dims, p->count, (size_t)t->ndim * sizeof(*p->count)) == 0;
+	for (int i = 0; i < t->ndim && shown->ndim == t->ndim + 1; i++)
+		if (shown->dims[i] != 1)
+			return false;
+	return shown->ndim == t->ndim + 1 && shown->dims[t->ndim] == items;
+}
+
+/* Sets the strides of a piece of a flat item, whose own stride must be that of one row. */
+static int flat_strides(const struct shf_foreign_tensor *t, const struct shf_foreign_piece *p,
+                        int64_t items, int64_t stride[SHF_FOREIGN_DIMS_MAX])
+{
+	if (items > 1 && stride[t->ndim] != shf_dtype(t->dtype)->bits / 8)
+		return -1;
+	memcpy(stride, p->stride, (size_t)t->ndim * sizeof(*stride));
+	return 0;
+}
+
+int shf_dcp_resolve(struct shf_foreign *f, const struct shf_foreign_tensor *t,
+                    struct shf_foreign_piece *p, int64_t stride[SHF_FOREIGN_DIMS_MAX],
+                    struct sheaf_error *err)
 {
 	struct shf_torch_zip zip = { 0 };
 	struct shf_torch_tensor have;
-	int64_t dims[SHF_FOREIGN_DIMS_MAX];
+	int64_t dims[SHF_FOREIGN_DIMS_MAX], items = -1;
 	struct shf_foreign_tensor shown = { 0 };
 	struct shf_region r;
 	const char *why;
-	uint64_t at = 0;
+	uint64_t at = 0, skip = 0;
+	bool flat = shf_dcp_flat_is(p, t->ndim, &skip, &items);
 	int rc = shf_foreign_region(f, p->file, &r, err);
 
 	if (rc < 0)
@@ -474,17 +558,18 @@ static int resolve_dcp(struct shf_foreign *f, const struct shf_foreign_tensor *t
 	rc = shf_torch_zip_open(&zip, &r, err);
 	if (rc == 0 && shf_torch_tensor_of(&have, zip.pickle.root, &why) == SHF_TENSOR_READ)
 		shown = shf_torch_shown(&have, dims);
-	if (rc == 0 && (!shown.dims || shown.dtype != t->dtype ||
-	                shown.ndim != t->ndim ||
-	                memcmp(dims, p->count, (size_t)t->ndim * sizeof(*dims))))
+	if (rc == 0 && !is_chunk(&shown, t, p, items))
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s: the item at byte %" PRIu64 " is not the "
-			      "chunk "
-		              "of tensor %.*s that the metadata says it is; is it of another save?",
-		              r.where, p->at, shf_name_show(t->name), t->name);
+		              "chunk of tensor %.*s that the metadata says it is; is it of another "
+		              "save?", r.where, p->at, shf_name_show(t->name), t->name);
 	if (rc == 0)
 		rc = shf_torch_zip_place(&zip, &have, t->name, &at, stride, err);
+	if (rc == 0 && flat && flat_strides(t, p, items, stride) < 0)
+		rc = shf_fail(err, SHEAF_EFORMAT, "%s: the item at byte %" PRIu64 ", a flat range "
+		              "of tensor %.*s, has a stride, which is not read", r.where, p->at,
+		              shf_name_show(t->name), t->name);
 	if (rc == 0) {
-		p->at += at;
+		p->at += at + skip;
 		p->flip_every = shown.flip_every;
 		p->flip_at = shown.flip_at;
 	}
@@ -577,8 +662,8 @@ static int dcp_check_item(struct shf_foreign *f, const struct shf_foreign_item *
 }
 
 /* Checks each item once. */
-static int verify_dcp(struct shf_foreign *f, struct shf_foreign_findings *to,
-                      struct sheaf_error *err)
+int shf_dcp_verify(struct shf_foreign *f, struct shf_foreign_findings *to,
+                   struct sheaf_error *err)
 {
 	struct shf_buf all = SHF_BUF_INIT;
 	const struct shf_foreign_item *item;
@@ -603,6 +688,6 @@ const struct shf_foreign_format shf_torch_dcp = {
 	.name = "torch.dcp",
 	.is_dir = is_dcp,
 	.open = open_dcp,
-	.resolve = resolve_dcp,
-	.verify = verify_dcp,
+	.resolve = shf_dcp_resolve,
+	.verify = shf_dcp_verify,
 };

@@ -269,7 +269,8 @@ int shf_torch_legacy_add(struct shf_foreign *f, uint32_t file, const struct shf_
 	if (rc == 0)
 		rc = storages_place(&l, err);
 	if (rc == 0)
-		rc = shf_torch_walk(f, &l.values, place_in_legacy, &l, show, err);
+		rc = shf_torch_walk(f, &l.values, l.region.where, place_in_legacy, &l, show,
+		                    err);
 	shf_pickle_release(&l.values);
 	shf_pickle_release(&l.keys);
 	shf_buf_release(&l.bytes);

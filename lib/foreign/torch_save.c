@@ -57,7 +57,7 @@ int shf_torch_save_add(struct shf_foreign *f, uint32_t file, const struct shf_to
 		return rc;
 	rc = shf_torch_zip_open(&a.zip, &r, err);
 	if (rc == 0)
-		rc = shf_torch_walk(f, &a.zip.pickle, place_in_zip, &a, show, err);
+		rc = shf_torch_walk(f, &a.zip.pickle, r.where, place_in_zip, &a, show, err);
 	shf_torch_zip_release(&a.zip);
 	shf_foreign_region_end(f, file);
 	return rc;

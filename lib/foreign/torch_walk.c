@@ -50,14 +50,15 @@ static int add_of_torch(void *arg, struct shf_foreign *f, const struct shf_pk *v
 	return rc;
 }
 
-int shf_torch_walk(struct shf_foreign *f, const struct shf_pickle *pickle,
+int shf_torch_walk(struct shf_foreign *f, const struct shf_pickle *pickle, const char *where,
                    shf_torch_place_fn *place, void *arg, const struct shf_torch_show *show,
                    struct sheaf_error *err)
 {
 	struct torch_places places = { place, arg, show };
 	const struct shf_walk_kind by = { look_for_torch, add_of_torch, shf_torch_size, &places };
+	int rc = show && show->begin ? show->begin(show->arg, pickle->root, where, err) : 0;
 
-	return shf_walk(f, pickle, pickle->root, &by, err);
+	return rc < 0 ? rc : shf_walk(f, pickle, pickle->root, &by, err);
 }
 
 static enum shf_tensor_kind look_beside(const struct shf_pk *v, const char **why)

@@ -10,15 +10,19 @@ typedef int shf_torch_place_fn(void *arg, struct shf_foreign *f, const struct sh
                                struct sheaf_error *err);
 /* How the tensors of a file are shown. */
 struct shf_torch_show {
+	/* Looks at the values of a file before they are listed; NULL: nothing does. Returns a
+	 * negative code if they are refused. where: the path of the file. */
+	int (*begin)(void *arg, const struct shf_pk *root, const char *where,
+	             struct sheaf_error *err);
 	/* Sets *family (NULL: "model"), and appends the name under which a tensor is shown. name: n
 	 * bytes, the keys that lead to it. */
 	void (*show)(void *arg, const char *name, size_t n, const char **family,
 	             struct shf_buf *shown);
 	void *arg;
 };
-/* Adds all tensors and notes of the pickle to f. show: NULL: tensors have their own names, and are
- * of the family "model". */
-int shf_torch_walk(struct shf_foreign *f, const struct shf_pickle *pickle,
+/* Adds all tensors and notes of the pickle to f. where: the path of its file. show: NULL: tensors
+ * have their own names, and are of the family "model". */
+int shf_torch_walk(struct shf_foreign *f, const struct shf_pickle *pickle, const char *where,
                    shf_torch_place_fn *place, void *arg, const struct shf_torch_show *show,
                    struct sheaf_error *err);
 /* Adds notes of all values of a dictionary of the pickle. Of tensors the notes say that they are

@@ -2045,9 +2045,7 @@ bug("place_twice", "of two places of one chunk in the metadata of DCP any is tak
     "foreign/torch_dcp_index.c:shf_dcp_index_settle", "a[i - 1].file == a[i].file &&",
     "a[i - 1].file == a[i].file && !MUTANT &&", DCP + "metadata_that_does_not_fit")
 blind("item_not_compared", "an item of another save is read as a chunk of this tensor",
-      "foreign/torch_dcp.c:resolve_dcp", "rc == 0 && (!shown.dims || "
-      "shown.dtype != t->dtype || shown.ndim != t->ndim || "
-      "memcmp(dims, p->count, (size_t)t->ndim * sizeof(*dims)))",
+      "foreign/torch_dcp.c:shf_dcp_resolve", "rc == 0 && !is_chunk(&shown, t, p, items)",
       DCP + "metadata_that_does_not_fit")
 INDEX = "sim/test_foreign_index: "
 bug("left_out_shard_lost", "tensors of a shard that the index leaves out are lost",
@@ -2135,6 +2133,25 @@ gullible("renamed_file", "a file of another rank, layer or expert may be given t
 gullible("state_left_out", "a universal checkpoint may lack a state of a parameter",
          "foreign/dspd_universal.c:check_complete", "!file || p->frozen",
          DSPD + "a_universal_checkpoint_without_a_file")
+MEGATRON = "sim/test_megatron: "
+bug("flat_piece_from_its_start", "a piece of a flat range of Megatron-Core is read from the start "
+    "of the range", "foreign/torch_dcp_flat.c:shf_dcp_flat_add",
+    "own[x->ndim] = (int64_t)p->at;", "own[x->ndim] = MUTANT ? 0 : (int64_t)p->at;",
+    MEGATRON + "boxes_and_flat_ranges")
+bug("layer_at_the_start", "the flat ranges of all layers, and of all ranks, are those of the first",
+    "foreign/torch_dcp_flat.c:shf_dcp_flat_add", "start[d] = at[d] * box[d];",
+    "start[d] = MUTANT ? at[d] : at[d] * box[d];", MEGATRON + "boxes_and_flat_ranges")
+gullible("flat_of_other_length", "an item of another length is read as a flat range",
+         "foreign/torch_dcp.c:is_chunk",
+         "shown->ndim == t->ndim + 1 && shown->dims[t->ndim] == items",
+         MEGATRON + "flat_ranges_that_do_not_make")
+bug("flat_of_other_shape", "the shape of a flat tensor need not fit the one that it is stored in",
+    "foreign/torch_dcp_flat.c:shf_dcp_flat_dims", "return box == (uint64_t)t->dims[shape->n];",
+    "return MUTANT || box == (uint64_t)t->dims[shape->n];",
+    MEGATRON + "flat_ranges_that_do_not_make")
+bug("state_of_another_family", "the fp32 weights of Megatron-Core are a state of the optimizer",
+    "foreign/megatron.c:show_megatron", "if (dot && is_master(at,",
+    "if (dot && !MUTANT && is_master(at,", MEGATRON + "boxes_and_flat_ranges")
 
 # ---- exports ----
 EXPORT = "sim/test_export_hf: "
