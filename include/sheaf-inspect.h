@@ -75,11 +75,11 @@ struct sheaf_checkpoint_info {
 	                                 * saved before it; -1: unknown or none */
 	const char *format;             /* "sheaf", "hf" (Hugging Face), "safetensors", or of other
 	                                 * programs: "torch.save", "torch.save (legacy)",
-	                                 * "torch.save (hf)", "torch.dcp", "torch.dcp (safetensors)",
-	                                 * "paddle.save", "paddle.unified", "paddle.sharding_io",
-	                                 * "paddle.flex", "deepspeed", "megatron.torch_dist",
-	                                 * "megatron.torch"; "map": a result of
-	                                 * sheaf_checkpoint_map */
+	                                 * "torch.save (hf)", "torch.dcp",
+	                                 * "torch.dcp (safetensors)", "paddle.save",
+	                                 * "paddle.unified", "paddle.sharding_io", "paddle.flex",
+	                                 * "deepspeed", "megatron.torch_dist", "megatron.torch";
+	                                 * "map": a result of sheaf_checkpoint_map */
 	const char *path;               /* its directory or file */
 	const char *session;            /* session of its save */
 	const char *run;                /* id of the run that it was saved to */

@@ -72,7 +72,8 @@ struct shf_foreign_tensor {
 	                                 * "is ..." */
 };
 struct shf_foreign_file {
-	const char *name;               /* relative to the checkpoint; of a single file its name */
+	const char *name;               /* relative to f->dir; of a single file its name */
+	const char *shown;              /* the same for reports: relative to what was opened */
 	const char *where;              /* its path, for sentences */
 	int fd;                         /* guarded by lock; -1: it is not open */
 	bool kept;                      /* guarded by lock; it stays open when no thread reads it */
@@ -97,6 +98,7 @@ struct shf_foreign {
 	const char *index;              /* of a directory whose files have an index that is missing
 	                                 * or not right: its name; else NULL */
 	const char *path;
+	const char *entered;            /* the folder that shf_foreign_enter entered; NULL: none */
 	struct shf_arena arena;         /* of all texts and arrays */
 	int dir;                        /* descriptor of the directory; -1: it is a file */
 	struct shf_buf files, tensors, pieces, items, notes;    /* of the structs above. items:

@@ -453,7 +453,7 @@ void shf_foreign_where(struct shf_foreign *f, const char *file, uint64_t off, co
 	*at = UINT64_MAX;
 	if (!t->n)
 		return;
-	*name = shf_foreign_file(f, p[t->first].file)->name;
+	*name = shf_foreign_file(f, p[t->first].file)->shown;
 	pthread_mutex_lock(&f->lock);
 	p += t->first;
 	if (t->n == 1 && !p->item_bytes && !p->text && !p->packed && !t->flip_every &&

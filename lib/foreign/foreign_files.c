@@ -39,6 +39,7 @@ int shf_foreign_add_self(struct shf_foreign *f, int fd, struct sheaf_error *err)
 	struct shf_stat st;
 	int rc = shf_sys_fstat(f->in, fd, &st);
 
+	x.shown = x.name;
 	rc = rc < 0 ? shf_fail_sys(err, -rc, "%s", f->path) : file_add(f, &x, &st, err);
 	if (rc < 0)
 		shf_sys_close(f->in, fd);
@@ -182,7 +183,23 @@ int shf_foreign_enter(struct shf_foreign *f, const char *folder, struct sheaf_er
 	if (!own)
 		return files_no_memory(f, err);
 	f->path = own;
+	f->entered = own + strlen(own) - strlen(folder);
 	return 0;
+}
+
+/* Returns the name of a file for reports: with the folder that was entered. */
+static const char *shown_name(struct shf_foreign *f, const char *name)
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	const char *own = NULL;
+
+	if (!f->entered)
+		return name;
+	shf_buf_addf(&text, "%s/%s", f->entered, name);
+	if (!text.oom)
+		own = shf_arena_strdup(&f->arena, (const char *)text.data, text.len);
+	shf_buf_release(&text);
+	return own;
 }
 
 /* Adds a file by its path in the directory. plain: how many bytes of it come before its name. */
@@ -216,7 +233,10 @@ static int add_path(struct shf_foreign *f, const char *name, size_t n, size_t pl
 	if (!own || !shown || !path)
 		return files_no_memory(f, err);
 	x.name = own;
+	x.shown = shown_name(f, own);
 	x.where = path;
+	if (!x.shown)
+		return files_no_memory(f, err);
 	rc = path_stat(f, own, &st);
 	if (rc == -ENOENT)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: missing, but the metadata names it", path);

@@ -641,7 +641,7 @@ static int dcp_items(struct shf_foreign *f, struct shf_buf *all, struct sheaf_er
 static int dcp_check_item(struct shf_foreign *f, const struct shf_foreign_item *item,
                           struct shf_foreign_findings *to, struct sheaf_error *err)
 {
-	const char *file = shf_foreign_file(f, item->file)->name;
+	const char *file = shf_foreign_file(f, item->file)->shown;
 	struct sheaf_error e = { 0 };
 	struct shf_region r;
 	int rc = shf_foreign_region(f, item->file, &r, err);

@@ -182,7 +182,7 @@ int shf_torch_zip_verify_file(struct shf_foreign *f, uint32_t file,
 	if (rc == 0 && shf_get32(head) == SHF_ZIP_MAGIC) {
 		rc = shf_zip_open(&zip, &r, &arena, err);
 		if (rc == 0)
-			rc = shf_zip_verify(&zip, &r, x->name, 0, to, err);
+			rc = shf_zip_verify(&zip, &r, x->shown, 0, to, err);
 	} else if (rc == 0) {
 		size_t n = strlen(x->name);
 
