@@ -78,7 +78,8 @@ struct sheaf_checkpoint_info {
 	                                 * "torch.save (hf)", "torch.dcp",
 	                                 * "torch.dcp (safetensors)", "paddle.save",
 	                                 * "paddle.unified", "paddle.sharding_io", "paddle.flex",
-	                                 * "deepspeed", "megatron.torch_dist", "megatron.torch";
+	                                 * "deepspeed", "megatron.torch_dist", "megatron.torch",
+	                                 * "hf.trainer", "lightning";
 	                                 * "map": a result of sheaf_checkpoint_map */
 	const char *path;               /* its directory or file */
 	const char *session;            /* session of its save */

@@ -99,17 +99,20 @@ static int repair_foreign(struct repair *r)
 	const struct shf_foreign_tensor *t = shf_foreign_tensors(f, &n);
 	struct shf_index_entry *e = shf_alloc(n + 1, sizeof(*e));
 	uint64_t total = 0;
+	size_t weights = 0;
 	int rc = e ? 0 : SHEAF_ENOMEM;
 
 	for (size_t i = 0; e && i < n; i++) {
-		e[i] = (struct shf_index_entry){ t[i].name,
+		if (t[i].family)
+			continue;       /* it is of the trainer */
+		e[weights++] = (struct shf_index_entry){ t[i].name,
 			shf_foreign_file(f, p[t[i].first].file)->name };
 		total += t[i].bytes;
 	}
-	if (rc == 0 && n)
-		qsort(e, n, sizeof(*e), index_entries_order);
+	if (rc == 0 && weights)
+		qsort(e, weights, sizeof(*e), index_entries_order);
 	if (rc == 0)
-		rc = shf_index_write(&r->text, e, n, total);
+		rc = shf_index_write(&r->text, e, weights, total);
 	shf_free(e);
 	if (rc < 0)
 		return shf_fail(r->err, SHEAF_ENOMEM, "%s: no memory for its index", f->path);
@@ -124,7 +127,7 @@ static int repair_all(struct repair *r)
 
 	if (step->foreign && step->foreign->index)
 		return repair_foreign(r);
-	if (step->view || (step->foreign && step->foreign->format != &shf_torch_folder))
+	if (step->view || (step->foreign && !step->foreign->may_have_index))
 		return shf_fail(r->err, SHEAF_EINVAL, "%s: is no directory on disk whose files "
 		                "have an index", step->path);
 	for (size_t i = 0; step->sound && i < l->families_n && rc == 0; i++) {

@@ -333,7 +333,7 @@ static int model_notes(struct shf_dspd *d, const struct shf_dspd_file *x,
 	}
 	rest.u.a = (struct shf_pk **)(void *)pairs.data;
 	rc = pairs.oom ? shf_dspd_no_memory(d)
-	   : shf_torch_walk_notes(d->f, &x->zip.pickle, &rest, d->err);
+	   : shf_torch_walk_notes(d->f, &x->zip.pickle, &rest, NULL, d->err);
 	shf_buf_release(&pairs);
 	return rc;
 }

@@ -350,7 +350,7 @@ static int note_groups(struct shf_dspd *d, const struct shf_dspd_file *x,
                        const struct shf_pk *groups)
 {
 	char name[] = "optimizer.param_groups";
-	const struct shf_walk_kind by = { look_none, NULL, NULL, NULL };
+	const struct shf_walk_kind by = { .look = look_none };
 	struct shf_pk key = { .kind = SHF_PK_STR, .n = sizeof(name) - 1, .u = { .s = name } };
 	struct shf_pk *pair[] = { &key, (struct shf_pk *)(uintptr_t)groups };
 	struct shf_pk v = { .kind = SHF_PK_DICT, .n = 1, .u = { .a = pair } };

@@ -95,6 +95,7 @@ struct shf_foreign {
 	const struct shf_sys *in;       /* borrowed; the system layer with the real files */
 	const struct shf_foreign_format *format;
 	const char *why;                /* what it was recognised by */
+	bool may_have_index;            /* it is a directory whose files may have an index */
 	const char *index;              /* of a directory whose files have an index that is missing
 	                                 * or not right: its name; else NULL */
 	const char *path;
@@ -162,7 +163,7 @@ struct shf_foreign_format {
 extern const struct shf_foreign_format shf_torch_save, shf_torch_legacy, shf_torch_dcp,
 	shf_torch_hf, shf_paddle_save, shf_paddle_unified, shf_paddle_flex, shf_paddle_sharding,
 	shf_deepspeed, shf_npy, shf_npz, shf_orbax, shf_zarr, shf_gguf, shf_torch_folder,
-	shf_megatron, shf_megatron_ranks;
+	shf_megatron, shf_megatron_ranks, shf_hf_trainer, shf_lightning;
 
 /* Returns whether what lies at `path` is of a format in this room: 1, 0, or a negative code. A
  * directory that has a sheaf.json is never. */

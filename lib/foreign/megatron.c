@@ -195,7 +195,7 @@ static int read_common(struct shf_foreign *f, struct sheaf_error *err)
 		return rc;
 	rc = shf_torch_zip_open(&zip, &r, err);
 	if (rc == 0)
-		rc = shf_torch_walk_notes(f, &zip.pickle, zip.pickle.root, err);
+		rc = shf_torch_walk_notes(f, &zip.pickle, zip.pickle.root, NULL, err);
 	if (rc == 0)
 		rc = note_adam_step(f, zip.pickle.root, err);
 	shf_torch_zip_release(&zip);

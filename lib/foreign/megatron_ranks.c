@@ -154,7 +154,7 @@ static void show_rank(void *arg, const char *name, size_t n, const char **family
 /* Adds a file of the present rank. Notes are those of the first rank: all have the same. */
 static int add_rank_save(struct megatron_ranks *m, const char *name, bool first)
 {
-	const struct shf_torch_show show = { begin_rank, show_rank, m };
+	const struct shf_torch_show show = { .begin = begin_rank, .show = show_rank, .arg = m };
 	struct shf_foreign *f = m->f;
 	size_t notes = f->notes.len;
 	uint64_t left = f->notes_left;

@@ -244,7 +244,7 @@ static int add_dict(struct parts *p, struct shf_pickle *pickle, const struct shf
 
 static int open_paddle_save(struct shf_foreign *f, struct sheaf_error *err)
 {
-	static const struct shf_walk_kind by = { look_for_paddle, add_of_paddle, NULL, NULL };
+	static const struct shf_walk_kind by = { .look = look_for_paddle, .add = add_of_paddle };
 	struct parts parts = { .f = f, .err = err };
 	struct shf_pickle pickle = { 0 };
 	struct shf_region r;

@@ -333,8 +333,11 @@ int shf_walk(struct shf_foreign *f, const struct shf_pickle *pickle, const struc
 {
 	struct walk w = { .f = f, .by = by, .err = err, .steps = 4 * pickle->read + 4096,
 		.names = (UINT64_C(64) << 20) + 16 * pickle->read };
-	int rc = walk_value(&w, root, 0);
+	int rc;
 
+	if (by->prefix)
+		shf_buf_adds(&w.name, by->prefix);
+	rc = walk_value(&w, root, 0);
 	shf_buf_release(&w.name);
 	return rc < 0 ? rc : shf_foreign_check_names(f, err);
 }

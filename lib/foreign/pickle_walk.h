@@ -18,6 +18,7 @@ struct shf_walk_kind {          /* how a format describes tensors */
 	 * function may be NULL: then only lists, tuples and sets are. */
 	const struct shf_pk *(*list)(const struct shf_pk *v);
 	void *arg;
+	const char *prefix;             /* what all names begin with; NULL: nothing */
 };
 /* Adds all tensors and notes that `root`, a value of the pickle, leads to. EFORMAT: two tensors of
  * f have one name, or the values cannot be listed within the limits. */

@@ -2,58 +2,67 @@
 /* Directories of Hugging Face with weights in files of torch.save: pytorch_model.bin, or several
  * pytorch_model-00001-of-00003.bin and an index, and the same of adapters (PEFT). The files say
  * what they have; an index is only compared with them, and may be missing, damaged or wrong.
+ * Weights in safetensors files are read here only if a trainer's files are beside them
+ * (hf_trainer.c).
  *
  * Source: modeling_utils.py of transformers 4.57, which was the last to write them. */
+#include "torch_folder.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "dtype.h"
 #include "err.h"
-#include "foreign_st.h"
 #include "shards.h"
 #include "sort.h"
-#include "torch_walk.h"
 #include "torch_zip.h"
 #include "valid.h"
 
-#define TAIL ".bin"
-#define INDEX_TAIL ".bin.index.json"
 #define INDEX_MAX (UINT64_C(256) << 20)
 
-static const char *const stems[] = { "pytorch_model", "adapter_model" };
+/* Names of weights: <stem><tail>, and shards of it. */
+struct weights_name { const char *stem, *tail; };
+static const struct weights_name weights_names[] = { { "model", ".safetensors" },
+	{ "adapter_model", ".safetensors" }, { "pytorch_model", ".bin" },
+	{ "adapter_model", ".bin" } };
 
-/* Whether a file is one of weights of this stem: <stem>.bin, or a shard. */
-static bool is_weights_of(const char *name, const char *stem)
+/* Whether a file has weights: one file, or a shard. */
+static bool is_weights_of(const char *name, const struct weights_name *of)
 {
-	size_t n = strlen(stem);
+	size_t n = strlen(of->stem);
 	struct shf_shard s;
 
-	if (strncmp(name, stem, n))
+	if (strncmp(name, of->stem, n))
 		return false;
-	return strcmp(name + n, TAIL) == 0 ||
-	       (shf_shard_of(&s, name, TAIL) && (size_t)s.stem == n);
+	return strcmp(name + n, of->tail) == 0 ||
+	       (shf_shard_of(&s, name, of->tail) && (size_t)s.stem == n);
 }
 
-/* Finds weights in a directory: sets *stem, and returns the name of a file of them, or NULL. A
- * directory that also has safetensors files is read by these. */
-static const char *find_weights(const struct shf_listing *l, const char **stem)
+/* Finds weights in a directory: sets *of, and returns the name of a file of them, or NULL. */
+static const char *find_weights(const struct shf_listing *l, const struct weights_name **of)
 {
-	for (size_t i = 0; i < shf_listing_n(l); i++) {
-		const char *name = shf_listing_at(l, i), *end = strrchr(name, '.');
-
-		if (end && strcmp(end, ".safetensors") == 0)
-			return NULL;
-	}
-	for (size_t k = 0; k < sizeof(stems) / sizeof(stems[0]); k++)
+	for (size_t k = 0; k < sizeof(weights_names) / sizeof(weights_names[0]); k++)
 		for (size_t i = 0; i < shf_listing_n(l); i++)
-			if (is_weights_of(shf_listing_at(l, i), stems[k])) {
-				*stem = stems[k];
+			if (is_weights_of(shf_listing_at(l, i), &weights_names[k])) {
+				*of = &weights_names[k];
 				return shf_listing_at(l, i);
 			}
 	return NULL;
 }
 
+/* Whether a directory has a safetensors file: then it is read by these alone. */
+static bool has_safetensors(const struct shf_listing *l)
+{
+	for (size_t i = 0; i < shf_listing_n(l); i++) {
+		const char *end = strrchr(shf_listing_at(l, i), '.');
+
+		if (end && strcmp(end, ".safetensors") == 0)
+			return true;
+	}
+	return false;
+}
+
 /* Returns 1 if a file is an archive of torch.save, 2 if it is a legacy one, 0 if neither. */
-static int torch_kind(const struct shf_region *r, struct sheaf_error *err)
+static int file_kind(const struct shf_region *r, struct sheaf_error *err)
 {
 	const char *why;
 	int rc = shf_torch_save.is_file(r, &why, err);
@@ -63,33 +72,41 @@ static int torch_kind(const struct shf_region *r, struct sheaf_error *err)
 	return rc < 0 ? err->code : rc;
 }
 
+int shf_torch_file_kind(const struct shf_sys *sys, int dir, const char *path, const char *name,
+                        struct sheaf_error *err)
+{
+	int fd = shf_sys_open(sys, dir, name, 0, 0), rc = 0;
+	struct shf_stat st;
+	char where[800];
+
+	if (fd >= 0 && shf_sys_fstat(sys, fd, &st) >= 0 && st.type == SHF_T_FILE) {
+		struct shf_region r = { sys, fd, 0, st.bytes, where };
+
+		snprintf(where, sizeof(where), "%.500s/%s", path, name);
+		rc = file_kind(&r, err);
+	}
+	if (fd >= 0)
+		shf_sys_close(sys, fd);
+	return rc;
+}
+
 static int is_torch_folder(const struct shf_sys *sys, int dir, const char *path, const char **why,
                            struct sheaf_error *err)
 {
 	struct shf_arena arena = { 0 };
 	struct shf_listing l;
-	const char *stem, *name = NULL;
-	struct shf_stat st;
-	char where[800];
-	int fd = -1, rc = shf_listing_read(&l, &arena, sys, dir, path, err);
+	const struct weights_name *of;
+	const char *name = NULL;
+	int rc = shf_listing_read(&l, &arena, sys, dir, path, err);
 
-	if (rc == 0)
-		name = find_weights(&l, &stem);
+	if (rc == 0 && !has_safetensors(&l))
+		name = find_weights(&l, &of);
 	if (name)
-		fd = shf_sys_open(sys, dir, name, 0, 0);
-	if (fd >= 0 && shf_sys_fstat(sys, fd, &st) >= 0 && st.type == SHF_T_FILE) {
-		struct shf_region r = { sys, fd, 0, st.bytes, where };
-
-		snprintf(where, sizeof(where), "%.500s/%s", path, name);
-		rc = torch_kind(&r, err);
-		rc = rc > 0 ? 1 : rc;
-	}
-	if (fd >= 0)
-		shf_sys_close(sys, fd);
+		rc = shf_torch_file_kind(sys, dir, path, name, err);
 	*why = "files of torch.save with the names of weights of Hugging Face";
 	shf_buf_release(&l.a);
 	shf_arena_release(&arena);
-	return rc;
+	return rc > 0 ? 1 : rc;
 }
 
 /* ---- reading it ---- */
@@ -97,8 +114,8 @@ static int is_torch_folder(const struct shf_sys *sys, int dir, const char *path,
 struct torch_folder {
 	struct shf_foreign *f;
 	struct sheaf_error *err;
-	struct shf_listing l;
-	const char *stem;
+	const struct shf_listing *l;    /* borrowed; the names in the directory */
+	const struct weights_name *of;
 	char index_name[64];
 	struct shf_index index;
 	bool indexed;                   /* index is filled in */
@@ -115,7 +132,7 @@ static int keep_flaw(struct torch_folder *d, const char *what)
 {
 	struct shf_buf text = SHF_BUF_INIT;
 
-	shf_buf_addf(&text, "%s; the files of torch.save were read instead", what);
+	shf_buf_addf(&text, "%s; the files themselves were read instead", what);
 	d->f->index = shf_arena_strdup(&d->f->arena, d->index_name, strlen(d->index_name));
 	d->f->why = text.oom ? NULL : shf_arena_strdup(&d->f->arena, (const char *)text.data,
 	                                               text.len);
@@ -131,8 +148,9 @@ static int folder_index(struct torch_folder *d)
 	struct sheaf_error flaw = { 0 };
 	int rc;
 
-	snprintf(d->index_name, sizeof(d->index_name), "%s" INDEX_TAIL, d->stem);
-	if (!shf_listing_has(&d->l, d->index_name))
+	snprintf(d->index_name, sizeof(d->index_name), "%s%s.index.json", d->of->stem,
+	         d->of->tail);
+	if (!shf_listing_has(d->l, d->index_name))
 		return 0;
 	rc = shf_foreign_slurp(d->f, NULL, d->index_name, INDEX_MAX, &bytes, d->err);
 	if (rc == 0) {
@@ -155,18 +173,18 @@ static int folder_index(struct torch_folder *d)
  * is missing. */
 static int files_by_name(struct torch_folder *d, struct sheaf_error *err)
 {
-	char *const *names = (char *const *)(void *)d->l.a.data;
-	size_t n = shf_listing_n(&d->l);
+	char *const *names = (char *const *)(void *)d->l->a.data;
+	size_t n = shf_listing_n(d->l);
 	char one[64], want[300];
 	bool alone;
 
-	snprintf(one, sizeof(one), "%s" TAIL, d->stem);
-	alone = shf_listing_has(&d->l, one);
+	snprintf(one, sizeof(one), "%s%s", d->of->stem, d->of->tail);
+	alone = shf_listing_has(d->l, one);
 	for (size_t i = 0; i < n; i++) {
-		if (alone ? strcmp(names[i], one) != 0 : !is_weights_of(names[i], d->stem))
+		if (alone ? strcmp(names[i], one) != 0 : !is_weights_of(names[i], d->of))
 			continue;
 		shf_buf_add(&d->files, &names[i], sizeof(names[i]));
-		if (shf_shard_is_missing(names, n, names[i], TAIL, want))
+		if (shf_shard_is_missing(names, n, names[i], d->of->tail, want))
 			return shf_fail(err, SHEAF_EFORMAT, "%s: %s is missing", d->f->path, want);
 	}
 	if (!d->files.len)
@@ -190,8 +208,8 @@ static int folder_files(struct torch_folder *d)
 		snprintf(own.msg, sizeof(own.msg), "%s: missing", d->index_name);
 		return keep_flaw(d, own.msg);
 	}
-	if (shf_shards_of_index(&d->files, &d->index, (char *const *)(void *)d->l.a.data,
-	                        shf_listing_n(&d->l), TAIL, &missing) < 0)
+	if (shf_shards_of_index(&d->files, &d->index, (char *const *)(void *)d->l->a.data,
+	                        shf_listing_n(d->l), d->of->tail, &missing) < 0)
 		return folder_no_memory(d);
 	if (!missing)
 		return 0;
@@ -203,22 +221,56 @@ static int folder_files(struct torch_folder *d)
 	                              "missing", d->f->path, missing);
 }
 
-static int add_weights_file(struct torch_folder *d, const char *name)
+int shf_torch_file_add(struct shf_foreign *f, uint32_t file, const struct shf_torch_show *show,
+                       struct sheaf_error *err)
 {
 	struct shf_region r;
-	uint32_t file;
-	int rc = shf_foreign_add_file(d->f, name, strlen(name), &file, d->err), kind;
+	int rc = shf_foreign_region(f, file, &r, err), kind;
 
-	if (rc == 0)
-		rc = shf_foreign_region(d->f, file, &r, d->err);
 	if (rc < 0)
 		return rc;
-	kind = torch_kind(&r, d->err);
-	shf_foreign_region_end(d->f, file);
+	kind = file_kind(&r, err);
+	shf_foreign_region_end(f, file);
 	if (kind == 0)
-		return shf_fail(d->err, SHEAF_EFORMAT, "%s: is not a file of torch.save", r.where);
-	return kind < 0 ? kind : kind == 1 ? shf_torch_save_add(d->f, file, NULL, d->err)
-	                                   : shf_torch_legacy_add(d->f, file, NULL, d->err);
+		return shf_fail(err, SHEAF_EFORMAT, "%s: is not a file of torch.save", r.where);
+	return kind < 0 ? kind : kind == 1 ? shf_torch_save_add(f, file, show, err)
+	                                   : shf_torch_legacy_add(f, file, show, err);
+}
+
+/* Adds the tensors of a safetensors file. */
+static int add_safetensors(struct torch_folder *d, const char *name)
+{
+	struct shf_foreign *f = d->f;
+	struct shf_st st;
+	uint32_t file;
+	int rc = shf_foreign_st_read(f, name, &file, &st, d->err);
+
+	for (size_t i = 0; i < st.n && rc == 0; i++) {
+		const struct shf_st_tensor *t = &st.tensors[i];
+		struct shf_foreign_tensor x = { .dtype = t->dtype, .ndim = t->ndim,
+			.dims = t->shape, .n = 1 };
+		struct shf_foreign_piece p = { .file = file, .at = st.header_bytes + t->off };
+
+		if (shf_dtype(t->dtype)->bits < 8) {
+			rc = shf_foreign_note(f, d->err, t->name, strlen(t->name), "a tensor of a "
+			                      "type smaller than a byte, which is not read");
+			continue;
+		}
+		shf_buf_add(&f->pieces, &p, sizeof(p));
+		rc = shf_foreign_add_tensor(f, &x, t->name, strlen(t->name), d->err);
+	}
+	return rc;
+}
+
+static int add_weights_of(struct torch_folder *d, const char *name)
+{
+	uint32_t file;
+	int rc;
+
+	if (d->of->tail[1] == 's')
+		return add_safetensors(d, name);
+	rc = shf_foreign_add_file(d->f, name, strlen(name), &file, d->err);
+	return rc < 0 ? rc : shf_torch_file_add(d->f, file, NULL, d->err);
 }
 
 /* ---- the index ---- */
@@ -296,12 +348,14 @@ static int compare_index(struct torch_folder *d)
 	return rc;
 }
 
-static int open_torch_folder(struct shf_foreign *f, struct sheaf_error *err)
+int shf_torch_folder_weights(struct shf_foreign *f, const struct shf_listing *l,
+                             struct sheaf_error *err)
 {
-	struct torch_folder d = { .f = f, .err = err };
-	int rc = shf_listing_read(&d.l, &f->arena, f->in, f->dir, f->path, err);
+	struct torch_folder d = { .f = f, .l = l, .err = err };
+	int rc = 0;
 
-	if (rc == 0 && !find_weights(&d.l, &d.stem))
+	f->may_have_index = true;
+	if (!find_weights(l, &d.of))
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s: has changed while it was being opened",
 		              f->path);
 	if (rc == 0)
@@ -309,11 +363,30 @@ static int open_torch_folder(struct shf_foreign *f, struct sheaf_error *err)
 	if (rc == 0)
 		rc = folder_files(&d);
 	for (size_t i = 0; rc == 0 && i < d.files.len / sizeof(char *); i++)
-		rc = add_weights_file(&d, ((const char **)(void *)d.files.data)[i]);
+		rc = add_weights_of(&d, ((const char **)(void *)d.files.data)[i]);
+	if (rc == 0)
+		rc = shf_foreign_check_names(f, err);
 	if (rc == 0 && d.indexed)
 		rc = compare_index(&d);
 	shf_buf_release(&d.files);
-	shf_buf_release(&d.l.a);
+	return rc;
+}
+
+bool shf_torch_folder_has_weights(const struct shf_listing *l)
+{
+	const struct weights_name *of;
+
+	return find_weights(l, &of) != NULL;
+}
+
+static int open_torch_folder(struct shf_foreign *f, struct sheaf_error *err)
+{
+	struct shf_listing l;
+	int rc = shf_listing_read(&l, &f->arena, f->in, f->dir, f->path, err);
+
+	if (rc == 0)
+		rc = shf_torch_folder_weights(f, &l, err);
+	shf_buf_release(&l.a);
 	return rc;
 }
 

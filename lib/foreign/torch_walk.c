@@ -55,7 +55,8 @@ int shf_torch_walk(struct shf_foreign *f, const struct shf_pickle *pickle, const
                    struct sheaf_error *err)
 {
 	struct torch_places places = { place, arg, show };
-	const struct shf_walk_kind by = { look_for_torch, add_of_torch, shf_torch_size, &places };
+	const struct shf_walk_kind by = { look_for_torch, add_of_torch, shf_torch_size, &places,
+		show ? show->prefix : NULL };
 	int rc = show && show->begin ? show->begin(show->arg, pickle->root, where, err) : 0;
 
 	return rc < 0 ? rc : shf_walk(f, pickle, pickle->root, &by, err);
@@ -72,9 +73,9 @@ static enum shf_tensor_kind look_beside(const struct shf_pk *v, const char **why
 }
 
 int shf_torch_walk_notes(struct shf_foreign *f, const struct shf_pickle *pickle,
-                         const struct shf_pk *dict, struct sheaf_error *err)
+                         const struct shf_pk *dict, const char *prefix, struct sheaf_error *err)
 {
-	const struct shf_walk_kind by = { look_beside, NULL, NULL, NULL };
+	const struct shf_walk_kind by = { .look = look_beside, .prefix = prefix };
 
 	return shf_walk(f, pickle, dict, &by, err);
 }

@@ -19,6 +19,8 @@ struct shf_torch_show {
 	void (*show)(void *arg, const char *name, size_t n, const char **family,
 	             struct shf_buf *shown);
 	void *arg;
+	const char *prefix;             /* what the names of the file begin with, before `show` is
+	                                 * asked; NULL: nothing */
 };
 /* Adds all tensors and notes of the pickle to f. where: the path of its file. show: NULL: tensors
  * have their own names, and are of the family "model". */
@@ -26,9 +28,9 @@ int shf_torch_walk(struct shf_foreign *f, const struct shf_pickle *pickle, const
                    shf_torch_place_fn *place, void *arg, const struct shf_torch_show *show,
                    struct sheaf_error *err);
 /* Adds notes of all values of a dictionary of the pickle. Of tensors the notes say that they are
- * not listed. */
+ * not listed. prefix: of the keys; NULL: none. */
 int shf_torch_walk_notes(struct shf_foreign *f, const struct shf_pickle *pickle,
-                         const struct shf_pk *dict, struct sheaf_error *err);
+                         const struct shf_pk *dict, const char *prefix, struct sheaf_error *err);
 /* Adds all tensors and notes of a file of torch.save, an archive or a legacy one. */
 int shf_torch_save_add(struct shf_foreign *f, uint32_t file, const struct shf_torch_show *show,
                        struct sheaf_error *err);

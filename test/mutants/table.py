@@ -2152,6 +2152,18 @@ bug("flat_of_other_shape", "the shape of a flat tensor need not fit the one that
 bug("state_of_another_family", "the fp32 weights of Megatron-Core are a state of the optimizer",
     "foreign/megatron.c:show_megatron", "if (dot && is_master(at,",
     "if (dot && !MUTANT && is_master(at,", MEGATRON + "boxes_and_flat_ranges")
+TRAINER = "sim/test_hf_trainer: "
+blind("names_by_guess", "of several parameters of one shape, state is given to any",
+      "foreign/torch_states.c:name_by_shape",
+      "i + 1 < n && by_shape(&of[i], &of[i + 1]) == 0", TRAINER + "state_gets_names")
+blind("weights_by_guess", "state is given to any of several weights of its shape",
+      "foreign/torch_states.c:name_by_shape",
+      "k == m || by_shape(&weights[k], &of[i]) || "
+      "(k + 1 < m && by_shape(&weights[k + 1], &of[i]) == 0)", TRAINER + "state_gets_names")
+bug("state_of_the_next", "state is given the name of another parameter",
+    "foreign/torch_states.c:rename_states", "if (of[mid].number <= want.number)",
+    "if (MUTANT ? of[mid].number < want.number : of[mid].number <= want.number)",
+    TRAINER + "state_gets_names")
 
 # ---- exports ----
 EXPORT = "sim/test_export_hf: "

@@ -68,7 +68,7 @@ static void evidence_is(struct simdisk *disk, const char *want)
 
 static const struct { const char *index, *why; } indexes[] = {
 	{ right, "files of torch.save with the names of weights of Hugging Face" },
-	{ NULL, INDEX ": missing; the files of torch.save were read instead" },
+	{ NULL, INDEX ": missing; the files themselves were read instead" },
 	{ "{\"weight_map\":{\"a.h\":", INDEX ": unexpected end at byte 21; the files" },
 	{ "{\"weight_map\":{}}", INDEX ": it lists no tensor; the files" },
 	{ "{\"weight_map\":{\"a.w\":\"" B1 "\"}}", INDEX ": 2 tensors, such as a.h, are not in it; "

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files of torch.save, or of safetensors, in a directory of Hugging Face. */
+#ifndef SHF_TORCH_FOLDER_H
+#define SHF_TORCH_FOLDER_H
+#include "foreign_st.h"
+#include "torch_walk.h"
+
+/* Returns whether the directory has weights: one file, or shards. */
+bool shf_torch_folder_has_weights(const struct shf_listing *l);
+/* Adds them, and compares their index with them. l: the names in the directory. */
+int shf_torch_folder_weights(struct shf_foreign *f, const struct shf_listing *l,
+                             struct sheaf_error *err);
+/* Returns 1 if a file of a directory is an archive of torch.save, 2 if it is a legacy one, 0 if it
+ * is neither, or a negative code. */
+int shf_torch_file_kind(const struct shf_sys *sys, int dir, const char *path, const char *name,
+                        struct sheaf_error *err);
+/* Adds all tensors and notes of a file of torch.save, whichever it is. */
+int shf_torch_file_add(struct shf_foreign *f, uint32_t file, const struct shf_torch_show *show,
+                       struct sheaf_error *err);
+#endif
