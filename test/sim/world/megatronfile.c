@@ -164,7 +164,7 @@ static void add_mcore_data(struct torch_bytes *b, const struct megatron_tensor *
 	add(b, "}(");
 	for (int i = 0; i < n; i++) {
 		int64_t shape[3] = { t[i].shape[0], t[i].shape[1],
-			t[i].shape[2] + (flaw == MEGATRON_OTHER_SHAPE) };
+			t[i].shape[2] + (flaw == MEGATRON_OTHER_SHAPE ? t[i].parts[2] : 0) };
 
 		torch_text(b, t[i].key);
 		add(b, "}");
