@@ -33,7 +33,8 @@ enum orbax_kind {
 	ORBAX_ARRAYS,                   /* a store that another program may have written */
 	ORBAX_ITEM,                     /* a store with the tree of an item */
 	ORBAX_ITEMS,                    /* a save, with a folder for each item */
-	ORBAX_RUN                       /* saves in folders with their numbers */
+	ORBAX_RUN,                      /* saves in folders with their numbers */
+	ORBAX_DAMAGED                   /* of a folder alone: an array with odd metadata */
 };
 
 /* Whether a folder has a file that begins as the manifest of a database does. */
@@ -115,7 +116,7 @@ static int64_t orbax_step(const char *name)
 }
 
 /* Looks at a folder of a directory that is no save itself. Returns RUN if it is a save of a run,
- * ARRAYS if it is an array. */
+ * ARRAYS or DAMAGED if it is an array. */
 static int look_at_folder(const struct shf_sys *sys, int dir, const char *path, const char *name,
                        struct sheaf_error *err)
 {
@@ -131,8 +132,12 @@ static int look_at_folder(const struct shf_sys *sys, int dir, const char *path, 
 		rc = look_at_save(sys, fd, &l, &why, err);
 		rc = rc > 0 ? ORBAX_RUN : rc;
 	}
-	if (rc == 0)
-		rc = has_zarr(sys, fd, err) ? ORBAX_ARRAYS : ORBAX_NONE;
+	if (rc == 0) {
+		rc = has_zarr(sys, fd, err);
+		rc = rc > 0 ? ORBAX_ARRAYS : rc;
+		if (rc == 0 && (shf_listing_has(&l, ".zarray") || shf_listing_has(&l, "zarr.json")))
+			rc = ORBAX_DAMAGED;
+	}
 	shf_buf_release(&l.a);
 	shf_arena_release(&arena);
 	shf_sys_close(sys, fd);
@@ -147,6 +152,7 @@ static int look_at_orbax(const struct shf_sys *sys, int dir, const char *path,
 {
 	struct shf_listing l = { .arena = NULL };
 	int rc = shf_listing_read(&l, arena, sys, dir, path, err), kind;
+	size_t arrays = 0, others = 0;
 	int64_t step = -1;
 
 	*newest = NULL;
@@ -157,15 +163,20 @@ static int look_at_orbax(const struct shf_sys *sys, int dir, const char *path,
 		if (*newest && orbax_step(name) <= step)
 			continue;
 		rc = look_at_folder(sys, dir, path, name, err);
+		arrays += rc == ORBAX_ARRAYS;
+		others += rc == ORBAX_NONE && name[0] != '.';
 		if (rc == ORBAX_RUN) {
 			*newest = name;
 			step = orbax_step(name);
-			*why = "folders with numbers that have a _CHECKPOINT_METADATA";
-		} else if (rc == ORBAX_ARRAYS && !*newest) {
-			kind = ORBAX_ARRAYS;
-			*why = "folders with metadata of Zarr";
 		}
 	}
+	/* A model may have a folder with arrays beside it, and is no store. */
+	if (kind == ORBAX_NONE && arrays && !others)
+		kind = ORBAX_ARRAYS;
+	if (*newest)
+		*why = "folders with numbers that have a _CHECKPOINT_METADATA";
+	else if (arrays)
+		*why = "folders with metadata of Zarr";
 	shf_buf_release(&l.a);
 	return rc < 0 ? rc : *newest ? ORBAX_RUN : kind;
 }

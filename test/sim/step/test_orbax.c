@@ -565,6 +565,18 @@ TEST(items_of_a_save_are_told_apart_and_each_must_have_finished)
 	refused(disk, "is a save of Orbax without arrays");
 }
 
+TEST(a_model_with_a_folder_of_arrays_beside_it_is_no_store)
+{
+	struct simdisk *disk = disk_new();
+	struct sheaf_error err;
+
+	put_text(disk, "z/data/.zarray", "{\"zarr_format\":2}");
+	CHECK_INT(shf_foreign_is_here(simdisk_process(disk, 77, 0), "z", &err), 1);
+	put_text(disk, "z/model.safetensors", "");
+	CHECK_INT(shf_foreign_is_here(simdisk_process(disk, 77, 0), "z", &err), 0);
+	simdisk_free(disk);
+}
+
 /* ---- failures of the machine ---- */
 
 static int open_hungry(struct simdisk *disk, long n, uint64_t *digest)
