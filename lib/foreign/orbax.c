@@ -262,6 +262,23 @@ static int walk_file(struct orbax *o, const char *folder, const char *name, cons
 	return kv->oom ? orbax_no_memory(o) : 0;
 }
 
+/* Returns what an entry of a folder is: LINK if it is a link to a folder, which is not followed,
+ * because such links can lead in a circle. A link to nothing counts as a file, which is missing. */
+static int entry_type(const struct orbax *o, int fd, const char *name, const char *path)
+{
+	struct shf_stat st, behind;
+	int rc = shf_sys_stat(o->f->in, fd, name, false, &st);
+
+	if (rc < 0)
+		return shf_fail_sys(o->err, -rc, "%s/%s", o->f->path, path);
+	if (st.type != SHF_T_LINK)
+		return st.type;
+	rc = shf_sys_stat(o->f->in, fd, name, true, &behind);
+	if (rc < 0 && rc != -ENOENT)
+		return shf_fail_sys(o->err, -rc, "%s/%s", o->f->path, path);
+	return rc == 0 && behind.type == SHF_T_DIR ? SHF_T_LINK : SHF_T_FILE;
+}
+
 /* Adds all files of a folder that is an array or is in one, and those of the folders in it. key:
  * the path of the folder in the store. */
 static int walk_folder(struct orbax *o, const char *folder, const char *key, bool in_array,
@@ -277,15 +294,13 @@ static int walk_folder(struct orbax *o, const char *folder, const char *key, boo
 	for (size_t i = 0; i < shf_listing_n(&l) && rc == 0; i++) {
 		const char *name = shf_listing_at(&l, i);
 		char *path = joined(o, folder, name), *own = joined(o, key, name);
-		struct shf_stat st;
+		int type = path && own ? entry_type(o, fd, name, path) : orbax_no_memory(o);
 
-		if (!path || !own)
-			rc = orbax_no_memory(o);
-		else if (shf_sys_stat(o->f->in, fd, name, true, &st) < 0)
-			continue;
-		else if (st.type == SHF_T_DIR)
+		if (type < 0)
+			rc = type;
+		else if (type == SHF_T_DIR)
 			rc = walk_folder(o, path, own, in_array, depth + 1, kv);
-		else if (in_array)
+		else if (in_array && type != SHF_T_LINK)
 			rc = walk_file(o, folder, name, own, kv);
 	}
 	folder_end(o, fd, &l);

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 
 SHEAF, GOLDEN = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 LONG = "--long" in sys.argv
@@ -340,6 +341,35 @@ def foreign():
     every("a config.json that unfolds", ["hf/bomb", "hf/flat"])
 
 
+def arrays():
+    """Arrays of NumPy, GGUF, Zarr and OCDBT."""
+    gone("arrays")
+    array = b"\x93NUMPY\1\0\x76\0" + \
+        b"{'descr':'|u1','fortran_order':False,'shape':(1099511627648,)}".ljust(117) + b"\n"
+    packed = zlib.compress(array + bytes(16 << 20), 9)[2:-4]
+    head = struct.pack("<HHHIIIHH", 8, 0, 0, 0, len(packed), 0xffffffff, 5, 12)
+    size = struct.pack("<HHQ", 1, 8, 1 << 40)
+    entry = struct.pack("<IHHH", 0x02014b50, 45, 45, 0) + head + bytes(14)
+    body = struct.pack("<IHH", 0x04034b50, 45, 0) + head + b"a.npy" + size + packed
+    entry += b"a.npy" + size
+    put("arrays/bomb.npz", body + entry + struct.pack(
+        "<IHHHHIIH", 0x06054b50, 0, 0, 1, 1, len(entry), len(body), 0))
+    put("arrays/many.gguf", b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 1 << 60))
+    every("a TiB in 16 KiB, and 2^60 tensors", ["arrays/bomb.npz", "arrays/many.gguf"],
+          allowed=(0, 1, 2))
+    meta = {"zarr_format": 2, "shape": [2**62], "chunks": [1], "dtype": "|u1", "order": "C",
+            "compressor": None, "fill_value": None, "filters": None}
+    put("arrays/z/w/.zarray", json.dumps(meta).encode())
+    for i in range(12):
+        os.symlink("..", path("arrays/z/w/loop%d" % i))
+    os.symlink("/etc", path("arrays/z/w/etc"))
+    os.mkfifo(path("arrays/z/w/7"))
+    put("arrays/o/manifest.ocdbt", b"\x0c\xdb\x3a\x2a" + struct.pack("<Q", 1 << 42))
+    os.truncate(path("arrays/o/manifest.ocdbt"), 1 << 42)
+    every("chunks that are pipes and circles, and a manifest of 4 TiB",
+          ["arrays/z", "arrays/o"], allowed=(1, 2))
+
+
 def names():
     evil = [b"\x1b]0;x\x07", b"\x7f", b"\xff\xfe", b"\xc2\x9b2J", "\u202ex".encode(),
             b"a\nb", b"\xed\xa0\x80", b"x" * 255]
@@ -658,7 +688,8 @@ try:
     assert run(["verify", "good"])[0] == 0, run(["verify", "good"])
     os.makedirs(path("good/.sheaf/tries"), exist_ok=True)
     decoy_was = tree(DECOY)
-    parts = (links, others, foreign, names, sizes, metrics, changing, many, rights, modes, opens)
+    parts = (links, others, foreign, arrays, names, sizes, metrics, changing, many, rights, modes,
+             opens)
     wanted = [a for a in sys.argv[3:] if a != "--long"]
     for part in parts:
         if wanted and part.__name__ not in wanted:

@@ -220,16 +220,10 @@ static void cut(struct simdisk *disk, const char *path, const struct torch_bytes
 
 static struct torch_bytes file_of(struct simdisk *disk, const char *path)
 {
-	const struct shf_sys *sys = simdisk_process(disk, 78, 0);
-	int fd = shf_sys_open(sys, SHF_CWD, path, 0, 0);
 	struct torch_bytes b = { NULL, 0, 0 };
-	struct shf_stat st;
 
-	CHECK(fd >= 0 && shf_sys_fstat(sys, fd, &st) == 0);
-	b.n = b.cap = st.bytes;
-	b.p = malloc(b.n + 1);
-	CHECK_INT(shf_sys_pread(sys, fd, b.p, b.n, 0), b.n);
-	shf_sys_close(sys, fd);
+	b.p = simdisk_get(disk, path, &b.n);
+	CHECK(b.p != NULL);
 	return b;
 }
 
@@ -623,4 +617,45 @@ TEST(each_allocation_may_fail)
 		CHECK(tried > 5 && failed > tried - 10);
 		simdisk_free(disk);
 	}
+}
+
+/* A directory whose files cannot be read may not be recognised. It is never opened with other
+ * values. */
+TEST(each_call_may_fail)
+{
+	static const struct ocdbt_how db = { .per_node = 4, .inlined = 30 };
+
+	for (int i = 0; i < 2; i++) {
+		struct simdisk *disk = stored(i ? 9 : 0, i ? &db : NULL);
+		bool fired = true;
+		uint64_t want, digest;
+		int failed = 0;
+
+		CHECK_INT(open_hungry(disk, 0, &want), 0);
+		simdisk_free(disk);
+		for (int nth = 1; fired; nth++) {
+			int rc;
+
+			disk = stored(i ? 9 : 0, i ? &db : NULL);
+			simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = EACCES });
+			rc = open_hungry(disk, 0, &digest);
+			fired = simdisk_fired(disk) > 0;
+			if (rc < 0 ? rc != SHEAF_EIO && rc != SHEAF_EFORMAT : digest != want)
+				fail_msg("call %d: %d", nth, rc);
+			failed += rc < 0;
+			simdisk_free(disk);
+		}
+		CHECK(failed > 10);
+	}
+}
+
+TEST(links_to_folders_are_not_followed_and_those_to_nothing_are_missing_files)
+{
+	struct simdisk *disk = stored(0, NULL);
+	struct sheaf_error err;
+
+	CHECK_INT(simdisk_symlink(disk, "../a.w", "z/a.w/loop"), 0);
+	CHECK_RC(opens(disk, NULL, &err), 0, &err);
+	CHECK_INT(simdisk_symlink(disk, "nowhere", "z/a.w/9.9"), 0);
+	refused(disk, "z/a.w/9.9: missing");
 }
