@@ -79,7 +79,8 @@ struct sheaf_checkpoint_info {
 	                                 * "torch.dcp (safetensors)", "paddle.save",
 	                                 * "paddle.unified", "paddle.sharding_io", "paddle.flex",
 	                                 * "deepspeed", "megatron.torch_dist", "megatron.torch",
-	                                 * "hf.trainer", "lightning";
+	                                 * "hf.trainer", "lightning", "orbax", "zarr", "npy", "npz",
+	                                 * "gguf";
 	                                 * "map": a result of sheaf_checkpoint_map */
 	const char *path;               /* its directory or file */
 	const char *session;            /* session of its save */

@@ -103,7 +103,7 @@ static int look_at_save(const struct shf_sys *sys, int dir, const struct shf_lis
  * if it has none. */
 static int64_t orbax_step(const char *name)
 {
-	size_t n = strlen(name), at = n;
+	size_t n = strcspn(name, "/"), at = n;
 	int64_t v = 0;
 
 	while (at && name[at - 1] >= '0' && name[at - 1] <= '9')
@@ -480,7 +480,8 @@ static int open_orbax(struct shf_foreign *f, struct sheaf_error *err)
 		              f->path);
 	if (rc >= 0)
 		rc = add_save(&o, newest);
-	step = orbax_step(newest ? newest : last_part(f->path));
+	/* An array has no step, whatever its name. */
+	step = f->format == &shf_zarr ? -1 : orbax_step(newest ? newest : last_part(f->path));
 	if (rc == 0 && step >= 0)
 		rc = shf_foreign_note(f, err, "step", 4, "%" PRId64, step);
 	if (rc == 0)
