@@ -9,6 +9,7 @@
 #endif
 #ifdef SHF_HAVE_ZSTD
 #include <zstd.h>
+#include <zstd_errors.h>
 #endif
 #ifdef SHF_HAVE_BLOSC
 #include <blosc.h>
@@ -90,6 +91,7 @@ static bool zlib_more(struct shf_codec_state *c, struct shf_codec_step *s, const
 	s->out += out_n - c->z.avail_out;
 	s->out_n -= out_n - c->z.avail_out;
 	s->ended = rc == Z_STREAM_END;
+	s->oom = rc == Z_MEM_ERROR;
 	*why = c->z.msg ? c->z.msg : "it is damaged";
 	return rc == Z_OK || rc == Z_STREAM_END || rc == Z_BUF_ERROR;
 }
@@ -114,6 +116,7 @@ static bool zstd_more(struct shf_codec_state *c, struct shf_codec_step *s, const
 	s->out += out.pos;
 	s->out_n -= out.pos;
 	s->ended = rc == 0;
+	s->oom = ZSTD_getErrorCode(rc) == ZSTD_error_memory_allocation;
 	*why = ZSTD_getErrorName(rc);
 	return !ZSTD_isError(rc);
 }

@@ -119,6 +119,8 @@ static int64_t decode_some(struct shf_unpacker *u, const struct shf_region *r, u
 		if (!shf_codec_more(u->codec, &s, &why)) {
 			char text[120];
 
+			if (s.oom)
+				return packed_no_memory(r, err);
 			snprintf(text, sizeof(text), "are damaged: %s", why);
 			return packed_bad(u, r, text, err);
 		}
@@ -214,6 +216,7 @@ bool shf_unpack_all(enum shf_codec codec, const uint8_t *in, size_t n, size_t mo
 		if (!s.out)
 			break;
 		good = shf_codec_more(c, &s, why);
+		out->oom |= s.oom;
 		out->len -= s.out_n;
 		if (good && !s.ended && s.in_n == used && s.out_n == room) {
 			*why = "its compressed bytes end before they are complete";
