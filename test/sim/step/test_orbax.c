@@ -18,6 +18,7 @@ static const struct torch_tensor all[] = {
 	{ .name = "h", .dtype = SHEAF_BF16, .ndim = 1, .shape = { 41 } },
 	{ .name = "n", .dtype = SHEAF_F32, .ndim = 0 },
 };
+#define EACH (T_STRIDE * T_FEWER)       /* of the bits and lengths of a file, one in so many */
 #define ALL ((int)(sizeof(all) / sizeof(all[0])))
 
 static void held(struct hand *h)
@@ -241,8 +242,8 @@ TEST(a_database_that_is_cut_anywhere_is_refused)
 			struct torch_bytes whole = file_of(disk, paths[i]);
 			struct sheaf_error err;
 
-			for (size_t n = (size_t)t_from(T_STRIDE); n < whole.n;
-			     n += (size_t)T_STRIDE) {
+			for (size_t n = (size_t)t_from(EACH); n < whole.n;
+			     n += (size_t)EACH) {
 				cut(disk, paths[i], &whole, n);
 				CHECK(opens(disk, NULL, &err) < 0);
 				CHECK(err.code == SHEAF_EFORMAT || n < 4);
@@ -267,7 +268,7 @@ TEST(a_chunk_or_metadata_that_is_cut_anywhere_is_refused)
 		struct torch_bytes whole = file_of(disk, files[i].path);
 		struct sheaf_error err;
 
-		for (size_t n = 0; n < whole.n; n += n < 20 ? 1 : (size_t)T_STRIDE) {
+		for (size_t n = 0; n < whole.n; n += n < 20 ? 1 : (size_t)EACH) {
 			cut(disk, files[i].path, &whole, n);
 			if (opens(disk, NULL, &err) != SHEAF_EFORMAT || err.msg[0] != 'z')
 				fail_msg("%s cut at %zu: %d: %s", files[i].path, n, err.code,
@@ -286,8 +287,8 @@ TEST(a_flipped_bit_of_a_node_is_found_or_changes_no_value)
 	float values[37 * 29];
 	int missed = 0;
 
-	for (size_t i = (size_t)t_from(T_STRIDE); i < 8 * whole.n;
-	     i += 7 * (size_t)T_STRIDE) {
+	for (size_t i = (size_t)t_from(EACH); i < 8 * whole.n;
+	     i += 7 * (size_t)EACH) {
 		whole.p[i / 8] ^= (uint8_t)(1 << i % 8);
 		cut(disk, "z/d/1", &whole, whole.n);
 		missed += opens(disk, values, &err) == 0 && !has_values(values);
@@ -295,7 +296,7 @@ TEST(a_flipped_bit_of_a_node_is_found_or_changes_no_value)
 	}
 	/* What is in no node is a value, which the codec of the array has a checksum for: it is
 	 * compared by a verification alone. */
-	CHECK(missed < (int)(8 * whole.n / 7 / (size_t)T_STRIDE));
+	CHECK(missed < (int)(8 * whole.n / 7 / (size_t)EACH));
 	free(whole.p);
 	simdisk_free(disk);
 }
@@ -322,8 +323,8 @@ TEST(a_flipped_bit_of_a_chunk_with_a_checksum_is_found_by_a_verification)
 		struct torch_bytes whole = file_of(disk, path);
 
 		CHECK_RC(verified(disk, &err), 0, &err);
-		for (size_t i = (size_t)t_from(T_STRIDE); i < 8 * whole.n;
-		     i += (size_t)T_STRIDE) {
+		for (size_t i = (size_t)t_from(EACH); i < 8 * whole.n;
+		     i += (size_t)EACH) {
 			whole.p[i / 8] ^= (uint8_t)(1 << i % 8);
 			cut(disk, path, &whole, whole.n);
 			/* zstd ignores a bit of its header that no version uses. */
