@@ -21,186 +21,15 @@
 #include "rmtree.h"
 #include "tokenfile.h"
 #include "trainloop.h"
+#include "trainthreads.h"
 
-enum { RANKS = 3, RANKS_MAX = 8 };
-
-static const char model[] = "{\"model_type\": \"qwen2\", \"vocab_size\": 257, \"hidden_size\": 16, "
-	"\"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
-	"\"intermediate_size\": 20, \"tie_word_embeddings\": true}";
-static const char options[] = "model: whole/model.json\ndata: whole/data\nseq: 9\nbatch: 12\n"
-	"micro-batch: 3\nsteps: 3\nvirtual: {dp: 6, tp: 2}\nlr: 0.01\ndecay: constant\n"
-	"dropout: 0.1\nattention-dropout: 0.2\n";
-
-struct rank {
-	pthread_t thread;
-	struct tr_ranks g;
-	const char *run, *steps;
-	const char *flags;              /* further options, as YAML */
-	struct tr_error err;
-	int rc;
-};
-
-static void put_text(const char *path, const char *text)
-{
-	FILE *f = fopen(path, "wb");
-
-	CHECK(f && fputs(text, f) >= 0);
-	CHECK_INT(fclose(f), 0);
-}
-
-static int64_t prepare_tokens(const char *text, const char *to)
-{
-	const struct tr_prepare p = { .in = &text, .n = 1, .out = to };
-	struct tr_prepared made;
-	struct tr_error err;
-
-	CHECK_RC(tr_prepare_bytes(&p, &made, &err), 0, &err);
-	return made.tokens;
-}
-
-static void prepare(void)
-{
-	static char text[2000];
-
-	rmtree("whole");
-	CHECK_INT(mkdir("whole", 0777), 0);
-	put_text("whole/model.json", model);
-	for (size_t i = 0; i + 1 < sizeof(text); i++)
-		text[i] = (char)('a' + i * i % 7 + i % 3);
-	put_text("whole/text", text);
-	prepare_tokens("whole/text", "whole/data");
-}
-
-static void *train(void *arg)
-{
-	struct rank *r = arg;
-	struct tr_events events = { .fd = -1 };         /* no events are written */
-	struct tr_opts o;
-
-	r->rc = tr_opts_init(&o, &r->err);
-	if (r->rc == 0)
-		r->rc = tr_opts_read_yaml(&o, options, strlen(options), "options", TR_FROM_FILE,
-					  &r->err);
-	if (r->rc == 0)
-		r->rc = tr_opts_set(&o, "run", r->run, TR_FROM_FLAG, "--", &r->err);
-	if (r->rc == 0)
-		r->rc = tr_opts_set(&o, "steps", r->steps, TR_FROM_FLAG, "--", &r->err);
-	if (r->rc == 0)
-		r->rc = tr_opts_read_yaml(&o, r->flags, strlen(r->flags), "flags", TR_FROM_FLAG,
-					  &r->err);
-	if (r->rc == 0)
-		r->rc = tr_train(&r->g, &o, &events, &r->err);
-	tr_opts_release(&o);
-	return NULL;
-}
-
-/* Trains on n threads, with further options of rank 0 and of the others. Returns the result of
- * rank 0, which all must have.
- * fail_at  the exchange of rank fail_at mod n that fails; 0: none */
-static int train_with(int n, const char *run, const char *steps, const char *flags,
-		      const char *others, int fail_at, struct rank *rank)
-{
-	struct tr_hub *hub = tr_hub_new(n);
-
-	tr_hub_fail_at(hub, fail_at % n, fail_at);
-	memset(rank, 0, (size_t)n * sizeof(*rank));
-	for (int i = 0; i < n; i++) {
-		tr_ranks_hub(&rank[i].g, hub, i, 20000);
-		rank[i].run = run;
-		rank[i].steps = steps;
-		rank[i].flags = i ? others : flags;
-		CHECK_INT(pthread_create(&rank[i].thread, NULL, train, &rank[i]), 0);
-	}
-	for (int i = 0; i < n; i++)
-		pthread_join(rank[i].thread, NULL);
-	tr_hub_free(hub);
-	for (int i = 1; i < n; i++)
-		CHECK_INT(rank[i].rc, rank[0].rc);
-	return rank[0].rc;
-}
-
-/* Trains in a group of n, which must succeed. */
-static void train_on(int n, const char *run, const char *steps, const char *flags)
-{
-	struct rank rank[RANKS_MAX];
-
-	CHECK_RC(train_with(n, run, steps, flags, flags, 0, rank), 0, &rank[0].err);
-}
-
-/* Trains in a group of n. The training must fail with that code and a message with those words. */
-static void train_fails(int n, const char *run, const char *flags, int code, const char *words)
-{
-	struct rank rank[RANKS_MAX];
-
-	CHECK_RC(train_with(n, run, "4", flags, flags, 0, rank), code, &rank[0].err);
-	if (!strstr(rank[0].err.msg, words))
-		print_error("%s\n", rank[0].err.msg);
-	CHECK(strstr(rank[0].err.msg, words) != NULL);
-}
+enum { RANKS = 3 };
+static const char model[] = MODEL;
 
 /* Makes a run with checkpoints 1 and 2. */
 static void train_two(const char *run)
 {
 	train_on(2, run, "2", "save-every: 1");
-}
-
-static size_t read_whole(const char *path, char *to, size_t n)
-{
-	FILE *f = fopen(path, "rb");
-	size_t got = f ? fread(to, 1, n, f) : 0;
-
-	if (f)
-		fclose(f);
-	return got;
-}
-
-static const char weights[] = "model-00001-of-00001.safetensors";
-
-/* Layouts of the same numbers. */
-static const struct {
-	int ranks;
-	const char *flags;
-} layout[] = { { 1, "" }, { 2, "" }, { 3, "" }, { 2, "mesh: {tp: 2}" },
-	       { 2, "mesh: {tp: 2}\nsp: true" }, { 4, "mesh: {dp: 2, tp: 2}" },
-	       { 4, "mesh: {dp: 2, tp: 2}\nsp: true" }, { 2, "mesh: {pp: 2}\nschedule: afab" },
-	       { 3, "mesh: {pp: 3}\nstages: 1,2,1\nmicro-batch: 1\nrecompute: block\n"
-		 "offload: whole" },
-	       { 2, "mesh: {pp: 2}\nschedule: interleaved\nchunks: 2\nmicro-batch: 1" },
-	       { 8, "mesh: {dp: 2, tp: 2, pp: 2}\nsp: true\nmicro-batch: 2" },
-	       { 2, "zero: 1\noffload: whole" }, { 3, "zero: 1\nzero-form: flat" },
-	       { 4, "mesh: {dp: 2, tp: 2}\nzero: 1" },
-	       { 6, "mesh: {dp: 3, tp: 2}\nsp: true\nzero: 1\nzero-form: flat" },
-	       { 4, "mesh: {dp: 2, pp: 2}\nzero: 1\nzero-form: flat" },
-	       { 8, "mesh: {dp: 2, tp: 2, pp: 2}\nsp: true\nzero: 1\nmicro-batch: 2\n"
-		 "schedule: interleaved\nchunks: 2\nrecompute: block" },
-	       { 2, "zero: 2" }, { 3, "zero: 2\nzero-form: flat\nmicro-batch: 1" },
-	       { 4, "mesh: {dp: 2, tp: 2}\nzero: 2\nmicro-batch: 2\noverlap: true" },
-	       { 6, "mesh: {dp: 3, tp: 2}\nsp: true\nzero: 2\nzero-form: flat\nmicro-batch: 4" },
-	       { 4, "mesh: {dp: 2, pp: 2}\nzero: 2\nzero-form: flat\noverlap: true\n"
-		 "micro-batch: 4" },
-	       { 8, "mesh: {dp: 2, tp: 2, pp: 2}\nsp: true\nzero: 2\nmicro-batch: 2\n"
-		 "schedule: interleaved\nchunks: 2\noverlap: true\nrecompute: block" },
-	       { 2, "overlap: true\nlink-gbps: 10\nlink-us: 20" },
-	       { 4, "mesh: {dp: 2, pp: 2}\nzero: 1\noverlap: true\nmicro-batch: 2\n"
-		 "link-gbps: 10\nlink-us: 20" } };
-enum { LAYOUTS = sizeof(layout) / sizeof(layout[0]) };
-
-/* Reads the weights and the moments of a checkpoint, one behind the other. */
-static size_t read_tensors(const char *checkpoint, char *to, size_t n)
-{
-	char path[200];
-	size_t got;
-
-	snprintf(path, sizeof(path), "%s/%s", checkpoint, weights);
-	got = read_whole(path, to, n);
-	snprintf(path, sizeof(path), "%s/optimizer/optimizer-00001-of-00001.safetensors",
-		 checkpoint);
-	return got ? got + read_whole(path, to + got, n - got) : 0;
-}
-
-static void train_layout(int i, const char *run, const char *steps)
-{
-	train_on(layout[i].ranks, run, steps, layout[i].flags);
 }
 
 TEST(ranks_that_are_threads_save_the_files_of_one_rank)
@@ -212,7 +41,7 @@ TEST(ranks_that_are_threads_save_the_files_of_one_rank)
 	prepare();
 	for (int i = 0; i < LAYOUTS; i++) {
 		snprintf(run, sizeof(run), "whole/run%d", i);
-		train_layout(i, run, "3");
+		train_layout(i, run, "3", "");
 		snprintf(path, sizeof(path), "%s/checkpoint-3", run);
 		n = read_tensors(path, i == 0 ? a : b, sizeof(a));
 		want = i == 0 ? n : want;
@@ -251,12 +80,12 @@ TEST(ranks_go_on_with_what_other_ranks_saved_as_if_nothing_had_been)
 	size_t n;
 
 	prepare();
-	train_layout(1, "whole/all", "25");
+	train_layout(1, "whole/all", "25", "");
 	for (int i = 0; i < LAYOUTS; i++) {
 		char steps[12];
 
 		snprintf(steps, sizeof(steps), "%d", 1 + i);
-		train_layout(order[i], "whole/part", steps);
+		train_layout(order[i], "whole/part", steps, "");
 	}
 	n = read_tensors("whole/all/checkpoint-25", a, sizeof(a));
 	CHECK(n > 50000 && n < sizeof(a));
@@ -403,7 +232,7 @@ TEST(evaluations_and_saves_change_no_weight_however_often_they_are)
 	prepare();
 	put_text("whole/short", "abcabcacbacbabcabcacb");
 	prepare_tokens("whole/short", "whole/eval");
-	train_layout(0, "whole/plain", "3");
+	train_layout(0, "whole/plain", "3", "");
 	n = read_tensors("whole/plain/checkpoint-3", a, sizeof(a));
 	CHECK(n > 50000);
 	for (int mix = 0; mix < 30; mix += mix ? T_STRIDE : 1 + t_from(T_STRIDE)) {
@@ -610,8 +439,10 @@ static void close_alone(struct alone *a)
 static void set_items(struct tr_trainer *t, const struct tr_param *p, float weight, float m,
 		      float v)
 {
+	float *w = tr_model_weights(t->model);
+
 	for (int64_t i = p->offset; i < p->offset + p->items; i++) {
-		tr_model_weights(t->model)[i] = weight;
+		w[i] = weight;
 		t->adamw.m[i] = m;
 		t->adamw.v[i] = v;
 	}
@@ -653,6 +484,7 @@ TEST(a_save_has_no_byte_that_was_written_after_a_gate)
 	const char *config;
 	int64_t wrong = 0;
 	size_t n;
+	float *w;
 
 	prepare();
 	open_alone(&a, big, "whole/run");
@@ -661,12 +493,13 @@ TEST(a_save_has_no_byte_that_was_written_after_a_gate)
 	CHECK_INT(found.step, 1);
 	CHECK_RC(tr_store_load(a.s, &err), 0, &err);
 	reg = tr_model_registry(a.t.model);
+	w = tr_model_weights(a.t.model);
 	for (int i = 0; i < reg->n; i++) {
 		const struct tr_param *p = &reg->param[i];
 		const float want = 1.0f + (float)i;
 
 		for (int64_t k = p->offset; p->tied_to < 0 && k < p->offset + p->items; k++)
-			wrong += tr_model_weights(a.t.model)[k] != want ||
+			wrong += w[k] != want ||
 				a.t.adamw.m[k] != -want || a.t.adamw.v[k] != 0.5f;
 	}
 	CHECK_INT(wrong, 0);

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Trainings of a small model on ranks that are threads of this process. All files are in the
+ * directory "whole". */
+#ifndef TRAINTHREADS_H
+#define TRAINTHREADS_H
+#include "t.h"
+
+#include <pthread.h>
+#include <sys/stat.h>
+
+#include "dataprep.h"
+#include "ranks_threads.h"
+#include "rmtree.h"
+#include "trainloop.h"
+
+enum { RANKS_MAX = 8 };
+
+/* The config.json of the model. */
+#define MODEL \
+	"{\"model_type\": \"qwen2\", \"vocab_size\": 257, \"hidden_size\": 16, " \
+	"\"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, " \
+	"\"intermediate_size\": 20, \"tie_word_embeddings\": true}"
+
+struct rank {
+	pthread_t thread;
+	struct tr_ranks g;
+	const char *run, *steps;
+	const char *flags;              /* further options, as YAML */
+	struct tr_error err;
+	int rc;
+};
+static const char options[] = "model: whole/model.json\ndata: whole/data\nseq: 9\nbatch: 12\n"
+	"micro-batch: 3\nsteps: 3\nvirtual: {dp: 6, tp: 2}\nlr: 0.01\ndecay: constant\n"
+	"dropout: 0.1\nattention-dropout: 0.2\n";
+
+static inline void put_text(const char *path, const char *text)
+{
+	FILE *f = fopen(path, "wb");
+
+	CHECK(f && fputs(text, f) >= 0);
+	CHECK_INT(fclose(f), 0);
+}
+
+/* Makes a token file of a text. Returns the number of tokens. */
+static inline int64_t prepare_tokens(const char *text, const char *to)
+{
+	const struct tr_prepare p = { .in = &text, .n = 1, .out = to };
+	struct tr_prepared made;
+	struct tr_error err;
+
+	CHECK_RC(tr_prepare_bytes(&p, &made, &err), 0, &err);
+	return made.tokens;
+}
+
+/* Makes an empty directory "whole" with the model and data. */
+static inline void prepare(void)
+{
+	static char text[2000];
+
+	rmtree("whole");
+	CHECK_INT(mkdir("whole", 0777), 0);
+	put_text("whole/model.json", MODEL);
+	for (size_t i = 0; i + 1 < sizeof(text); i++)
+		text[i] = (char)('a' + i * i % 7 + i % 3);
+	put_text("whole/text", text);
+	prepare_tokens("whole/text", "whole/data");
+}
+
+static inline void *train(void *arg)
+{
+	struct rank *r = arg;
+	struct tr_events events = { .fd = -1 };         /* no events are written */
+	struct tr_opts o;
+
+	r->rc = tr_opts_init(&o, &r->err);
+	if (r->rc == 0)
+		r->rc = tr_opts_read_yaml(&o, options, strlen(options), "options", TR_FROM_FILE,
+					  &r->err);
+	if (r->rc == 0)
+		r->rc = tr_opts_set(&o, "run", r->run, TR_FROM_FLAG, "--", &r->err);
+	if (r->rc == 0)
+		r->rc = tr_opts_set(&o, "steps", r->steps, TR_FROM_FLAG, "--", &r->err);
+	if (r->rc == 0)
+		r->rc = tr_opts_read_yaml(&o, r->flags, strlen(r->flags), "flags", TR_FROM_FLAG,
+					  &r->err);
+	if (r->rc == 0)
+		r->rc = tr_train(&r->g, &o, &events, &r->err);
+	tr_opts_release(&o);
+	return NULL;
+}
+
+/* Trains on n threads, with further options of rank 0 and of the others. Returns the result of
+ * rank 0, which all must have.
+ * fail_at  the exchange of rank fail_at mod n that fails; 0: none */
+static inline int train_with(int n, const char *run, const char *steps, const char *flags,
+		      const char *others, int fail_at, struct rank *rank)
+{
+	struct tr_hub *hub = tr_hub_new(n);
+
+	tr_hub_fail_at(hub, fail_at % n, fail_at);
+	memset(rank, 0, (size_t)n * sizeof(*rank));
+	for (int i = 0; i < n; i++) {
+		tr_ranks_hub(&rank[i].g, hub, i, 20000);
+		rank[i].run = run;
+		rank[i].steps = steps;
+		rank[i].flags = i ? others : flags;
+		CHECK_INT(pthread_create(&rank[i].thread, NULL, train, &rank[i]), 0);
+	}
+	for (int i = 0; i < n; i++)
+		pthread_join(rank[i].thread, NULL);
+	tr_hub_free(hub);
+	for (int i = 1; i < n; i++)
+		CHECK_INT(rank[i].rc, rank[0].rc);
+	return rank[0].rc;
+}
+
+/* Trains in a group of n, which must succeed. */
+static inline void train_on(int n, const char *run, const char *steps, const char *flags)
+{
+	struct rank rank[RANKS_MAX];
+
+	CHECK_RC(train_with(n, run, steps, flags, flags, 0, rank), 0, &rank[0].err);
+}
+
+/* Trains in a group of n. The training must fail with that code and a message with those
+ * words. */
+static inline void train_fails(int n, const char *run, const char *flags, int code,
+			       const char *words)
+{
+	struct rank rank[RANKS_MAX];
+
+	CHECK_RC(train_with(n, run, "4", flags, flags, 0, rank), code, &rank[0].err);
+	if (!strstr(rank[0].err.msg, words))
+		print_error("%s\n", rank[0].err.msg);
+	CHECK(strstr(rank[0].err.msg, words) != NULL);
+}
+
+/* Reads at most n bytes of a file. Returns their number; 0 if there is no such file. */
+static inline size_t read_whole(const char *path, char *to, size_t n)
+{
+	FILE *f = fopen(path, "rb");
+	size_t got = f ? fread(to, 1, n, f) : 0;
+
+	if (f)
+		fclose(f);
+	return got;
+}
+
+/* Layouts of the same numbers. */
+static const struct {
+	int ranks;
+	const char *flags;
+} layout[] __attribute__((unused)) = { { 1, "" }, { 2, "" }, { 3, "" }, { 2, "mesh: {tp: 2}" },
+	       { 2, "mesh: {tp: 2}\nsp: true" }, { 4, "mesh: {dp: 2, tp: 2}" },
+	       { 4, "mesh: {dp: 2, tp: 2}\nsp: true" }, { 2, "mesh: {pp: 2}\nschedule: afab" },
+	       { 3, "mesh: {pp: 3}\nstages: 1,2,1\nmicro-batch: 1\nrecompute: block\n"
+		 "offload: whole" },
+	       { 2, "mesh: {pp: 2}\nschedule: interleaved\nchunks: 2\nmicro-batch: 1" },
+	       { 8, "mesh: {dp: 2, tp: 2, pp: 2}\nsp: true\nmicro-batch: 2" },
+	       { 2, "zero: 1\noffload: whole" }, { 3, "zero: 1\nzero-form: flat" },
+	       { 4, "mesh: {dp: 2, tp: 2}\nzero: 1" },
+	       { 6, "mesh: {dp: 3, tp: 2}\nsp: true\nzero: 1\nzero-form: flat" },
+	       { 4, "mesh: {dp: 2, pp: 2}\nzero: 1\nzero-form: flat" },
+	       { 8, "mesh: {dp: 2, tp: 2, pp: 2}\nsp: true\nzero: 1\nmicro-batch: 2\n"
+		 "schedule: interleaved\nchunks: 2\nrecompute: block" },
+	       { 2, "zero: 2" }, { 3, "zero: 2\nzero-form: flat\nmicro-batch: 1" },
+	       { 4, "mesh: {dp: 2, tp: 2}\nzero: 2\nmicro-batch: 2\noverlap: true" },
+	       { 6, "mesh: {dp: 3, tp: 2}\nsp: true\nzero: 2\nzero-form: flat\nmicro-batch: 4" },
+	       { 4, "mesh: {dp: 2, pp: 2}\nzero: 2\nzero-form: flat\noverlap: true\n"
+		 "micro-batch: 4" },
+	       { 8, "mesh: {dp: 2, tp: 2, pp: 2}\nsp: true\nzero: 2\nmicro-batch: 2\n"
+		 "schedule: interleaved\nchunks: 2\noverlap: true\nrecompute: block" },
+	       { 2, "overlap: true\nlink-gbps: 10\nlink-us: 20" },
+	       { 4, "mesh: {dp: 2, pp: 2}\nzero: 1\noverlap: true\nmicro-batch: 2\n"
+		 "link-gbps: 10\nlink-us: 20" } };
+enum { LAYOUTS = sizeof(layout) / sizeof(layout[0]) };
+
+/* Reads the weights, the masters if there are any, and the moments of a checkpoint, one behind the
+ * other. */
+static inline size_t read_tensors(const char *checkpoint, char *to, size_t n)
+{
+	static const char *const files[] = {
+		"model-00001-of-00001.safetensors",
+		"master_weights/master_weights-00001-of-00001.safetensors",
+		"optimizer/optimizer-00001-of-00001.safetensors" };
+	size_t got = 0;
+
+	for (int i = 0; i < 3; i++) {
+		char path[300];
+
+		snprintf(path, sizeof(path), "%s/%s", checkpoint, files[i]);
+		got += read_whole(path, to + got, n - got);
+	}
+	return got;
+}
+
+/* Trains in a layout, with further options. */
+static inline void train_layout(int i, const char *run, const char *steps, const char *more)
+{
+	char flags[300];
+
+	snprintf(flags, sizeof(flags), "%s\n%s", layout[i].flags, more);
+	train_on(layout[i].ranks, run, steps, flags);
+}
+#endif
