@@ -29,6 +29,8 @@ except ImportError as missing:
     sys.exit(0)
 
 GRADIENT, LOSS, UPDATE = 3e-6, 1e-6, 1e-3
+# With bf16: of the loss, and of each gradient, beside a model of the same weights in doubles.
+BF16_LOSS, BF16_GRADIENT = 2e-4, 5e-2
 ADAM = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8}
 
 
@@ -103,7 +105,9 @@ class Case:
         return tensors
 
     def model(self, dtype, path=None):
-        return self.kind.from_pretrained(path or self.hf, attn_implementation="eager").to(dtype)
+        """The model in a type; None: that in which it was saved."""
+        model = self.kind.from_pretrained(path or self.hf, attn_implementation="eager")
+        return model.to(dtype) if dtype else model
 
     def loss(self, model, step):
         """The mean over the targets that count."""
@@ -129,11 +133,11 @@ class Case:
                   for a, b in zip(cuts, cuts[1:])]
         return (torch.cat(losses) * weight).sum() / weight.sum()
 
-    def optimizer(self, model):
+    def optimizer(self, model, **more):
         split = [[p for p in model.parameters() if p.ndim == 2],
                  [p for p in model.parameters() if p.ndim != 2]]
         return torch.optim.AdamW([{"params": split[0], "weight_decay": 0.1},
-                                  {"params": split[1], "weight_decay": 0.0}], **ADAM)
+                                  {"params": split[1], "weight_decay": 0.0}], **{**ADAM, **more})
 
     def steps(self, model, steps):
         """Trains, and returns the losses."""
@@ -200,6 +204,55 @@ def goes_on(c, case, name):
             "%s: a step that goes on in transformers has our loss" % name, got, events)
 
 
+def bf16(c, case, name):
+    """Training in bf16 beside transformers in bf16 and in doubles. The weights of all three are
+    equal. The error of transformers says how large one has to be."""
+    shutil.rmtree(case.run)
+    args = ["--dtype", "bf16", "--beta1", "0", "--clip", "0", "--decay", "constant", "--lr", "1e-3",
+            "--save-every", "1", "--steps", "2"]
+    job = case.train(*args)
+    theirs, exact = case.model(torch.bfloat16), case.model(torch.bfloat16).double()
+    losses = [case.loss(m, 0) for m in (theirs, exact)]
+    for loss in losses:
+        loss.backward()
+    if not c.check(job.status == 0, "%s: bf16: steps are made" % name, job.err):
+        return
+    got, loss = case.saved(1, "optimizer"), losses[1].item()
+    c.check(abs(job.of("step")[0]["loss"] - loss) <= BF16_LOSS * loss,
+            "%s: bf16: the loss is that of doubles within %g" % (name, BF16_LOSS),
+            job.of("step")[0]["loss"], loss, losses[0].item())
+    grads = {n: (apart(got[n + "/moment1_0"], p.grad), apart(q.grad, p.grad))
+             for (n, p), (_, q) in zip(exact.named_parameters(), theirs.named_parameters())}
+    ratios = sorted(ours / other for ours, other in grads.values())
+    worst = max((ours, n) for n, (ours, _) in grads.items())
+    c.check(worst[0] <= BF16_GRADIENT and ratios[-1] <= 4 and ratios[len(ratios) // 2] <= 1,
+            "%s: bf16: gradients are as exact as those of transformers in bf16" % name, worst,
+            ratios)
+    masters(c, case, name)
+    next_loss = case.loss(case.model(None, os.path.join(case.run, "checkpoint-1")).double(), 1)
+    c.check(abs(job.of("step")[1]["loss"] - next_loss.item()) <= BF16_LOSS * next_loss.item(),
+            "%s: bf16: the loss of the saved model is that of the next step" % name,
+            job.of("step")[1]["loss"], next_loss.item())
+
+
+def masters(c, case, name):
+    """The first update, from our gradients, beside that of torch in fp32; and the saved model."""
+    model, grads = case.model(torch.float32), case.saved(1, "optimizer")
+    first = {n: p.detach().clone() for n, p in model.named_parameters()}
+    for n, p in model.named_parameters():
+        p.grad = grads[n + "/moment1_0"]
+    case.optimizer(model, betas=(0.0, 0.95)).step()
+    saved, weights = case.saved(1, "master_weights"), case.saved(1, "")
+    worst = max(((saved[n] - p).norm() / (p - first[n]).norm(), n)
+                for n, p in model.named_parameters())
+    c.check(worst[0] <= 1e-4 and len(saved) == len(first),
+            "%s: bf16: the masters get the update in fp32" % name, worst)
+    opened = case.model(None, os.path.join(case.run, "checkpoint-1"))
+    c.check(all(p.dtype == torch.bfloat16 and torch.equal(p, weights[n]) and
+                torch.equal(p, saved[n].bfloat16()) for n, p in opened.named_parameters()),
+            "%s: bf16: transformers opens the masters, rounded" % name)
+
+
 def main():
     torch.set_num_threads(1)
     c = Claims()
@@ -209,6 +262,7 @@ def main():
             gradients(c, case, name)
             updates(c, case, name)
             goes_on(c, case, name)
+            bf16(c, case, name)
     return c.end()
 
 

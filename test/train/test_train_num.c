@@ -160,6 +160,52 @@ TEST(elementary_functions_agree_with_the_c_library)
 	CHECK(tr_power(0.5, 10) == 0x1p-10 && tr_power(3, 0) == 1);
 }
 
+/* Rounds a float to bf16, ties to even, by the distances of its two neighbours. */
+static uint16_t bf16_of(float x)
+{
+	uint32_t bits;
+	uint16_t low, high;
+	double down, up;
+
+	memcpy(&bits, &x, sizeof(bits));
+	low = (uint16_t)(bits >> 16);
+	high = (uint16_t)(low + 1);
+	if (isnan(x) || (bits & 0xFFFF) == 0)
+		return isnan(x) ? low | 0x40 : low;
+	down = fabs((double)x - (double)tr_widen(low));
+	/* The infinity is as far from the largest number as another number would be. */
+	up = isinf(tr_widen(high)) ? 0x1p128 - fabs((double)x) :
+		fabs((double)tr_widen(high) - (double)x);
+	return down < up || (!(up < down) && low % 2 == 0) ? low : high;
+}
+
+TEST(floats_are_rounded_to_the_nearest_bf16)
+{
+	static const uint32_t low[] = { 0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x1234, 0xABCD };
+	const struct tr_isa *isa[2];
+	int n = sets(isa), wrong = 0;
+	float x[8], back[8];
+	uint16_t y[2][8];
+
+	for (uint32_t high = 0; high < 0x10000; high++) {
+		for (int i = 0; i < 8; i++) {
+			uint32_t bits = high << 16 | low[i];
+
+			memcpy(&x[i], &bits, sizeof(bits));
+		}
+		for (int s = 0; s < n; s++)
+			isa[s]->items[TR_BF16].round(y[s], x, 8);
+		for (int i = 0; i < 8; i++)
+			wrong += y[0][i] != bf16_of(x[i]) || y[n - 1][i] != y[0][i];
+		memset(back, 0, sizeof(back));
+		isa[n - 1]->items[TR_BF16].add(back, y[0], 8);
+		for (int i = 0; i < 8; i++)
+			wrong += !(isnan(x[i]) && isnan(back[i])) &&
+				!(back[i] >= tr_widen(y[0][i]) && back[i] <= tr_widen(y[0][i]));
+	}
+	CHECK_INT(wrong, 0);
+}
+
 /* A product whose operands may be transposed, cut where cut says. */
 struct product {
 	struct tr_gemm g;
@@ -169,12 +215,18 @@ struct product {
 static void make(struct product *p, int64_t m, int64_t n, int64_t k, int how, uint64_t of)
 {
 	int ta = how & 1, tb = how >> 1 & 1;
+	enum tr_type a = how & 8 ? TR_BF16 : TR_F32, b = how & 16 ? TR_BF16 : TR_F32;
+	const struct tr_isa *isa[2];
 
 	draw(p->a, m * k, of);
 	draw(p->b, n * k, of + 1);
 	draw(p->c, m * n, of + 2);
 	p->g = (struct tr_gemm){ .m = m, .n = n, .k = k, .c = p->c, .c_row = n, .add = how >> 2 & 1,
-		.a = { p->a, ta ? 1 : k, ta ? m : 1 }, .b = { p->b, tb ? 1 : n, tb ? k : 1 } };
+		.a = { p->a, ta ? 1 : k, ta ? m : 1, a },
+		.b = { p->b, tb ? 1 : n, tb ? k : 1, b } };
+	sets(isa);
+	isa[0]->items[a].round(p->a, p->a, m * k);
+	isa[0]->items[b].round(p->b, p->b, n * k);
 	memcpy(p->want, p->c, sizeof(p->c));
 }
 
@@ -217,8 +269,8 @@ TEST(a_product_made_in_two_calls_has_the_bits_of_one)
 	p.g.cut = NULL;
 	p.g.k = 37;
 	tr_gemm(isa[n - 1], &p.g, work);
-	p.g.a.at += 37 * p.g.a.column;
-	p.g.b.at += 37 * p.g.b.row;
+	p.g.a.at = tr_item(TR_F32, p.g.a.at, 37 * p.g.a.column);
+	p.g.b.at = tr_item(TR_F32, p.g.b.at, 37 * p.g.b.row);
 	p.g.k = 411 - 37;
 	tr_gemm(isa[n - 1], &p.g, work);
 	CHECK(memcmp(p.c, p.want, sizeof(p.c)) == 0);
@@ -229,8 +281,8 @@ TEST(products_of_many_rows_and_columns_leave_nothing_out)
 	enum { M = 401, N = 1100, K = 20 };
 	static float a[M * K], b[K * N], c[M * N];
 	const struct tr_isa *isa[2];
-	struct tr_gemm g = { .m = M, .n = N, .k = K, .a = { a, K, 1 }, .b = { b, N, 1 }, .c = c,
-			     .c_row = N };
+	struct tr_gemm g = { .m = M, .n = N, .k = K, .a = { a, K, 1, TR_F32 },
+			     .b = { b, N, 1, TR_F32 }, .c = c, .c_row = N };
 	double worst = 0;
 
 	draw(a, M * K, 1);
@@ -262,26 +314,44 @@ static void operate(const struct tr_rowops *o, int64_t n, float out[12][80])
 		x[i] *= 20;
 	for (int i = 0; i < 12; i++)
 		memcpy(out[i], x, (size_t)n * sizeof(*x));
-	out[0][70] = o->dot(x, y, n);
-	out[0][71] = o->dot3(x, y, w, n);
 	o->softmax(out[1], n, 0.3f, &out[1][70], &out[1][71]);
 	o->softmax_again(out[2], n, 0.3f, out[1][70], out[1][71]);
 	o->softmax_bwd(out[3], y, 0.2f, 0.3f, n);
 	out[4][70] = o->max(x, n);
 	out[4][71] = o->exp_sum(x, n, out[4][70]);
 	o->exp_times(out[4], n, out[4][70], 0.25f);
-	o->norm(out[5], x, 0.7f, w, n);
-	o->norm_bwd(out[6], y, x, 0.7f, 0.1f, w, n);
-	o->norm_weight(out[7], y, x, 0.7f, n);
 	o->add(out[8], y, n);
-	o->swiglu(out[9], x, y, n);
-	o->swiglu_bwd(out[10], w, x, y, n);
 	o->adamw(out[11], y, w, x, n, &step);
-	o->rope(out[8], y, w, n / 2, -1);
 	o->squares(x, n, 0x1p-5, squares);
 	out[0][72] = o->absmax(x, n);
 	memcpy(&out[0][74], squares, sizeof(squares));
 	memcpy(out[5], w, (size_t)n / 2 * sizeof(*w));
+}
+
+/* Calls every operation on n items of a type. */
+static void operate_on_items(const struct tr_itemops *o, int64_t n, float out[12][80])
+{
+	float x[80], y[80], w[80], items[80];
+
+	draw(x, n, 21);
+	draw(y, n, 22);
+	draw(w, n, 23);
+	for (int i = 0; i < 12; i++)
+		memcpy(out[i], y, (size_t)n * sizeof(*y));
+	o->round(items, x, n);
+	o->round(out[1], w, n);
+	out[0][70] = o->square(items, n);
+	out[0][71] = o->dot(items, y, n);
+	out[0][72] = o->dot3(y, items, out[1], n);
+	o->norm(out[2], items, 0.7f, out[1], n);
+	o->norm_bwd(out[3], y, items, 0.7f, 0.1f, out[1], n);
+	o->norm_weight(out[4], y, items, 0.7f, n);
+	o->swiglu(out[5], items, out[1], n);
+	o->swiglu_bwd(out[6], out[7], items, out[1], n);
+	o->add(out[8], items, n);
+	o->sum(out[9], y, items, n);
+	o->round(out[10], y, n);
+	o->rope(out[10], y, w, n / 2, -1);
 }
 
 TEST(row_operations_have_equal_bits_on_every_instruction_set)
@@ -296,6 +366,11 @@ TEST(row_operations_have_equal_bits_on_every_instruction_set)
 		operate(&isa[0]->row, n, want);
 		operate(&isa[sets_n - 1]->row, n, got);
 		CHECK(memcmp(got, want, sizeof(got)) == 0);
+		for (int type = TR_F32; type <= TR_BF16; type++) {
+			operate_on_items(&isa[0]->items[type], n, want);
+			operate_on_items(&isa[sets_n - 1]->items[type], n, got);
+			CHECK(memcmp(got, want, sizeof(got)) == 0);
+		}
 	}
 }
 
@@ -346,7 +421,7 @@ TEST(rows_agree_with_doubles)
 	isa[0]->row.exp_times(x[0], 70, max, 0.5f / sum);
 	memcpy(x[1], row, sizeof(row));
 	isa[0]->row.softmax(x[1], 70, 1, &max, &inverse);
-	isa[0]->row.swiglu(x[2], row, row, 70);
+	isa[0]->items[TR_F32].swiglu(x[2], row, row, 70);
 	for (int i = 0; i < 70; i++) {
 		double p = exp((double)row[i]) / total, r = (double)row[i];
 
@@ -368,7 +443,7 @@ TEST(rows_carry_what_is_not_a_number)
 		x[20] = NAN;
 		CHECK(isnan(isa[s]->row.absmax(x, 40)));
 		CHECK(isnan(isa[s]->row.exp_sum(x, 40, isa[s]->row.max(x, 40))));
-		isa[s]->row.swiglu(y, x, x, 40);
+		isa[s]->items[TR_F32].swiglu(y, x, x, 40);
 		CHECK(isnan(y[20]) && !isnan(y[19]));
 		isa[s]->row.softmax(x, 40, 1, &max, &sum);
 		CHECK(isnan(x[0]));

@@ -308,7 +308,7 @@ static void check_attention(const struct tr_dropout *d)
 	drops.sample = sample_at;
 
 	open_backend();
-	a.scratch = be->alloc(be, (size_t)tr_attention_scratch(4));
+	a.scratch = be->alloc(be, (size_t)tr_attention_scratch(4, HEAD));
 	draw(q_at, N * Q, 1);
 	draw(k_at, N * KVS, 2);
 	draw(v_at, N * KVS, 3);
@@ -373,7 +373,7 @@ TEST(attention_over_several_panels_agrees_with_doubles)
 	double worst = 0;
 
 	open_backend();
-	a.scratch = be->alloc(be, (size_t)tr_attention_scratch(LONG));
+	a.scratch = be->alloc(be, (size_t)tr_attention_scratch(LONG, D));
 	draw(q, LONG * D, 1);
 	draw(k, LONG * D, 2);
 	draw(v, LONG * D, 3);

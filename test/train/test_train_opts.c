@@ -77,7 +77,7 @@ TEST(what_is_no_plain_mapping_of_options_is_refused_with_its_line)
 		{ "beta1: 1", "beta1" },
 		{ "shuffle: yes", "shuffle: it must be true or false" },
 		{ "decay: exponential", "one of constant|linear|cosine" },
-		{ "dtype: fp64", "dtype: it must be one of fp32" },
+		{ "dtype: fp64", "dtype: it must be one of fp32|bf16" },
 		{ "mesh: 2", "mesh" },
 		{ "mesh: {dp: 0}", "mesh" },
 		{ "mesh: 'dp=1,'", "mesh" },

@@ -8,6 +8,7 @@
 
 #include "adamw.h"
 #include "leafgrads.h"
+#include "philox.h"
 #include "qwen2.h"
 #include "ranks_threads.h"
 
@@ -287,6 +288,69 @@ TEST(ranks_with_several_nodes_and_pieces_with_several_parts_have_the_same_bits)
 {
 	check_layouts((struct layout){ 6, 6, 40, 1, 0, 0, "auto", 0, 0.5 });
 	check_layouts((struct layout){ 4, 2, 550, 1, 0, 0, "auto", 0, 0 });
+}
+
+enum { ROWS = 7, IN = 40, OUT = 8 };
+
+/* Draws items of bf16, and writes their values to `back`. */
+static void draw_bf16(const struct tr_isa *isa, uint16_t *x, float *back, int64_t n, uint64_t of)
+{
+	for (int64_t i = 0; i < n; i++) {
+		uint32_t r[4];
+
+		tr_random(1, TR_RANDOM_INIT, of, (uint64_t)i, r);
+		back[i] = (float)(int32_t)r[0] * 0x1p-29f;
+	}
+	isa->items[TR_BF16].round(x, back, n);
+	for (int64_t i = 0; i < n; i++)
+		back[i] = tr_widen(x[i]);
+}
+
+/* Four pieces of 10 inputs: a sum that was rounded on its way would be off by 1e-3. */
+TEST(a_sum_over_pieces_of_bf16_has_the_error_of_floats)
+{
+	const int64_t whole[] = { 0, ROWS };
+	const struct tr_rows rows = { .n = ROWS, .seqs = 1, .begin = whole };
+	struct tr_param p = { .shape = { OUT, IN }, .axis = 1, .unit = 1, .count = { OUT, IN } };
+	struct tr_registry reg = { .param = &p, .n = 1, .pieces = { 4, 0, 4 } };
+	uint16_t x[ROWS * IN], w[OUT * IN];
+	float xf[ROWS * IN], wf[OUT * IN], y[ROWS * OUT];
+	struct tr_term t = { { IN, OUT, w, NULL }, &p, x, 0 };
+	struct tr_tensorpar_opts o = { .pieces = 4 };
+	struct tr_arenas arenas = { .type = TR_BF16 };
+	struct tr_tensorpar tp;
+	struct tr_backend *be;
+	struct tr_ranks alone;
+	const struct tr_isa *isa;
+	struct tr_error err;
+
+	tr_ranks_alone(&alone);
+	o.ranks = &alone;
+	CHECK_RC(tr_isa_find(&isa, "auto", &err), 0, &err);
+	CHECK_RC(tr_backend_cpu(&be, isa, &err), 0, &err);
+	be->type = TR_BF16;
+	arenas.be = be;
+	CHECK_RC(tr_tensorpar_init(&tp, &o, &arenas, OUT, ROWS, &err), 0, &err);
+	CHECK_RC(tr_arenas_allocate(&arenas, &err), 0, &err);
+	draw_bf16(isa, x, xf, ROWS * IN, 1);
+	draw_bf16(isa, w, wf, OUT * IN, 2);
+	tr_tensorpar_begin(&tp, &rows);
+	tr_sum_pieces(&tp, &reg, &rows, &t, 1, 0, ROWS, y);
+	CHECK_RC(tr_sum_pieces_end(&tp, &rows, y, &err), 0, &err);
+	for (int i = 0; i < ROWS * OUT; i++) {
+		double want = 0, size = 0;
+
+		for (int k = 0; k < IN; k++) {
+			double a = (double)xf[i / OUT * IN + k] * (double)wf[i % OUT * IN + k];
+
+			want += a;
+			size += fabs(a);
+		}
+		CHECK(fabs((double)y[i] - want) <= 1e-6 * size);
+	}
+	tr_tensorpar_release(&tp);
+	tr_arenas_release(&arenas);
+	tr_backend_free(be);
 }
 
 /* ---- memory ---- */

@@ -245,8 +245,10 @@ static void free_gather(struct tr_series *series)
 	free(series);
 }
 
-struct tr_series *tr_gather_series(const struct tr_ranks *g, const int64_t *cut, float *all)
+struct tr_series *tr_gather_series(const struct tr_ranks *g, const int64_t *cut, enum tr_type type,
+				   void *all)
 {
+	size_t bytes = tr_type_bytes(type);
 	struct gather *s = calloc(1, sizeof(*s) + 2 * (size_t)g->n * sizeof(s->out[0]));
 	int me = g->rank;
 
@@ -257,10 +259,10 @@ struct tr_series *tr_gather_series(const struct tr_ranks *g, const int64_t *cut,
 	for (int r = 0; r < g->n; r++) {
 		if (r == me)
 			continue;
-		s->in[r] = (struct tr_piece){ all + cut[r],
-					      (size_t)(cut[r + 1] - cut[r]) * sizeof(*all) };
-		s->out[r] = (struct tr_piece){ all + cut[me],
-					       (size_t)(cut[me + 1] - cut[me]) * sizeof(*all) };
+		s->in[r] = (struct tr_piece){ tr_item(type, all, cut[r]),
+					      (size_t)(cut[r + 1] - cut[r]) * bytes };
+		s->out[r] = (struct tr_piece){ tr_item(type, all, cut[me]),
+					       (size_t)(cut[me + 1] - cut[me]) * bytes };
 	}
 	return &s->series;
 }
@@ -288,10 +290,10 @@ int tr_sum_leaves_share(const struct tr_ranks *g, int leaves, float *const *node
 	return run(g, tr_leafsum_series(g, &all, node, cut, &sum, add), err);
 }
 
-int tr_gather_shares(const struct tr_ranks *g, const int64_t *cut, float *all,
+int tr_gather_shares(const struct tr_ranks *g, const int64_t *cut, enum tr_type type, void *all,
 		     struct tr_error *err)
 {
-	return run(g, tr_gather_series(g, cut, all), err);
+	return run(g, tr_gather_series(g, cut, type, all), err);
 }
 
 int tr_sum_leaves(const struct tr_ranks *g, int leaves, float *const *node, int64_t n,
@@ -311,7 +313,7 @@ int tr_sum_leaves(const struct tr_ranks *g, int leaves, float *const *node, int6
 		cut[r] = tr_cut(n, g->n, r);
 	rc = tr_sum_leaves_share(g, leaves, node, cut, add, err);
 	if (rc == 0)
-		rc = tr_gather_shares(g, cut, node[0], err);
+		rc = tr_gather_shares(g, cut, TR_F32, node[0], err);
 	free(cut);
 	return rc;
 }

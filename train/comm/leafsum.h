@@ -2,6 +2,7 @@
 /* The sum over the leaves of all ranks, by the tree of num/sumtree.h. */
 #ifndef LEAFSUM_H
 #define LEAFSUM_H
+#include "bf16.h"
 #include "series.h"
 
 /* Sets *from and *to to the leaves [from, to) of this rank. All ranks have the same number of
@@ -23,7 +24,7 @@ int tr_sum_leaves_share(const struct tr_ranks *g, int leaves, float *const *node
 			struct tr_error *err);
 /* Collects the shares of all ranks: rank r has items [cut[r], cut[r + 1]) of its `all`, which then
  * has the items of all ranks. cut has g->n + 1 entries. [collective] */
-int tr_gather_shares(const struct tr_ranks *g, const int64_t *cut, float *all,
+int tr_gather_shares(const struct tr_ranks *g, const int64_t *cut, enum tr_type type, void *all,
 		     struct tr_error *err);
 
 /* A sum over leaves in several rounds. A round has consecutive leaves, which follow those of the
@@ -45,5 +46,6 @@ struct tr_series *tr_leafsum_series(const struct tr_ranks *g, const struct tr_ro
 				    float *const *node, const int64_t *cut, float *const *sum,
 				    void (*add)(float *y, const float *x, int64_t n));
 /* What tr_gather_shares does. NULL: no memory. */
-struct tr_series *tr_gather_series(const struct tr_ranks *g, const int64_t *cut, float *all);
+struct tr_series *tr_gather_series(const struct tr_ranks *g, const int64_t *cut, enum tr_type type,
+				   void *all);
 #endif

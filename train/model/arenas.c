@@ -27,7 +27,8 @@ enum { ALIGN = 16, GAP = 16 };          /* floats */
 struct tr_arena_part {
 	enum tr_memory kind;
 	int64_t offset, items;
-	float **at;
+	float **floats;                 /* one of these is not NULL */
+	void **at;
 };
 
 const char *tr_memory_name(enum tr_memory kind)
@@ -69,21 +70,36 @@ static int make_room(struct tr_arenas *a)
 	return 1;
 }
 
-void tr_arena_ask(struct tr_arenas *a, enum tr_memory kind, int64_t items, float **at)
+static void ask(struct tr_arenas *a, enum tr_memory kind, int64_t items, float **floats, void **at)
 {
 	a->failed |= !make_room(a);
 	if (a->failed)
 		return;
-	a->part[a->parts++] = (struct tr_arena_part){ kind, a->items[kind], items, at };
+	a->part[a->parts++] = (struct tr_arena_part){ kind, a->items[kind], items, floats, at };
 	a->items[kind] = items < ITEMS_MAX - 2 * GAP - a->items[kind] ?
 		a->items[kind] + rounded(items) : ITEMS_MAX;
+}
+
+void tr_arena_ask(struct tr_arenas *a, enum tr_memory kind, int64_t items, float **at)
+{
+	ask(a, kind, items, at, NULL);
+}
+
+void tr_arena_ask_items(struct tr_arenas *a, enum tr_memory kind, int64_t items, void **at)
+{
+	ask(a, kind, a->type == TR_BF16 ? items / 2 + items % 2 : items, NULL, at);
 }
 
 /* Sets the pointer of a part. */
 static void place(const struct tr_arenas *a, const struct tr_arena_part *p)
 {
-	*p->at = a->memory[p->kind] + p->offset;
-	hide(*p->at + p->items, (size_t)(rounded(p->items) - p->items) * sizeof(float));
+	float *at = a->memory[p->kind] + p->offset;
+
+	if (p->at)
+		*p->at = at;
+	else
+		*p->floats = at;
+	hide(at + p->items, (size_t)(rounded(p->items) - p->items) * sizeof(float));
 }
 
 void tr_arena_lend(struct tr_arenas *a, enum tr_memory kind, void *memory)
@@ -120,5 +136,5 @@ void tr_arenas_release(struct tr_arenas *a)
 			a->be->release(a->be, a->memory[kind]);
 	}
 	free(a->part);
-	*a = (struct tr_arenas){ .be = a->be };
+	*a = (struct tr_arenas){ .be = a->be, .type = a->type };
 }

@@ -9,7 +9,7 @@
 enum tr_memory {
 	TR_PARAMS,                      /* weights */
 	TR_GRADS,                       /* of leaves, and of nodes of leaves that are added up */
-	TR_OPTIMIZER,                   /* moments */
+	TR_OPTIMIZER,                   /* moments, and fp32 masters of the weights */
 	TR_ACTIVATIONS,                 /* and their gradients */
 	TR_BUFFERS,                     /* tables, sums over pieces, rows of the data, workspaces */
 	TR_MEMORY_KINDS
@@ -19,6 +19,7 @@ const char *tr_memory_name(enum tr_memory kind);
 struct tr_arena_part;
 struct tr_arenas {
 	struct tr_backend *be;          /* borrowed; a plan needs none */
+	enum tr_type type;              /* of weights and activations */
 	int64_t items[TR_MEMORY_KINDS];         /* floats that were asked for */
 	float *memory[TR_MEMORY_KINDS];         /* owned, or lent; NULL before the allocation */
 	unsigned char lent[TR_MEMORY_KINDS];
@@ -29,6 +30,8 @@ struct tr_arenas {
 /* Asks for floats that are zero, and begin at a multiple of 64 bytes. *at is set by
  * tr_arenas_allocate, so it must stay where it is until then. a has been zeroed, and be set. */
 void tr_arena_ask(struct tr_arenas *a, enum tr_memory kind, int64_t items, float **at);
+/* Does the same for weights or activations, which are items of the type. */
+void tr_arena_ask_items(struct tr_arenas *a, enum tr_memory kind, int64_t items, void **at);
 /* Returns how many bytes an arena needs for so many floats. */
 int64_t tr_arena_bytes(int64_t items);
 /* Returns the size of an arena in bytes. */

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The operations of a model on one kind of device. The CPU is the first one, and the reference with
  * which others are compared. The memory of activations, weights and gradients comes from
- * `alloc`. */
+ * `alloc`.
+ *
+ * Weights and activations are items of `type`, behind pointers to void. Everything else is floats:
+ * gradients, sums over pieces, logits, and what norms and attention keep of a row. */
 #ifndef BACKEND_H
 #define BACKEND_H
 #include <stddef.h>
@@ -13,13 +16,13 @@
 
 struct tr_linear {                      /* y = x w^T + bias; a weight is [out, in] */
 	int64_t in, out;
-	const float *w;
-	const float *bias;              /* NULL: none */
+	const void *w;
+	const void *bias;               /* NULL: none */
 };
 /* A row of q or o is [heads, size], of k or v [kv_heads, size]. */
 struct tr_attention {
 	int64_t heads, kv_heads, size;
-	const float *q, *k, *v;
+	const void *q, *k, *v;
 	float *stat;                    /* [n, heads, 2]: written by forward, read by backward */
 	float *scratch;                 /* tr_attention_scratch floats */
 	/* For dropout: the numbers of the layer and of the first of these heads in the model. */
@@ -34,7 +37,7 @@ struct tr_backend {
 
 	/* y[n, out] = or += x w^T, summed over the inputs `over`; and adds the bias. */
 	void (*linear)(struct tr_backend *be, const struct tr_linear *l, struct tr_span over,
-		       const float *x, float *y, int64_t n, int add);
+		       const void *x, float *y, int64_t n, int add);
 	/* dx[n, in] = or += dy w, summed over the outputs `over`. */
 	void (*linear_input)(struct tr_backend *be, const struct tr_linear *l, struct tr_span over,
 			     const float *dy, float *dx, int64_t n, int add);
@@ -43,44 +46,44 @@ struct tr_backend {
 	 * of a sequence, or a multiple of TR_CHAIN rows behind the start of one. So the parts of
 	 * the sum (gemm.h) are the same in any number of calls. */
 	void (*linear_weight)(struct tr_backend *be, const struct tr_rows *rows, int64_t first,
-			      int64_t last, const float *dy, int64_t out, const float *x,
+			      int64_t last, const float *dy, int64_t out, const void *x,
 			      int64_t in, int64_t offset);
 	/* Adds dy to the gradient of the bias, for all rows. */
 	void (*linear_bias)(struct tr_backend *be, const struct tr_rows *rows, const float *dy,
 			    int64_t out, int64_t offset);
 
 	/* y = x * root * w with root = 1 / sqrt(mean(x^2) + eps) for each row. */
-	void (*norm)(struct tr_backend *be, float *y, float *root, const float *x, const float *w,
+	void (*norm)(struct tr_backend *be, void *y, float *root, const void *x, const void *w,
 		     int64_t n, int64_t size, double eps);
 	/* Computes y again, from the roots that `norm` has computed. */
-	void (*norm_again)(struct tr_backend *be, float *y, const float *root, const float *x,
-			   const float *w, int64_t n, int64_t size);
+	void (*norm_again)(struct tr_backend *be, void *y, const float *root, const void *x,
+			   const void *w, int64_t n, int64_t size);
 	/* Adds the gradient of x to dx, and that of w to the gradient buffers. The rows are those
 	 * tokens of each sequence that are in `pieces`. The gradient of w has a part for each
 	 * piece of tokens: that of the first begins with item `offset`, and that of each other one
 	 * `stride` items behind the one before. */
 	void (*norm_bwd)(struct tr_backend *be, const struct tr_rows *rows,
-			 const struct tr_pieces *pieces, float *dx, const float *dy, const float *x,
-			 const float *root, const float *w, int64_t size, int64_t offset,
+			 const struct tr_pieces *pieces, float *dx, const float *dy, const void *x,
+			 const float *root, const void *w, int64_t size, int64_t offset,
 			 int64_t stride);
 
 	/* Rotates each head, which has `size` items, by the position of its row. turn is 1, or -1
-	 * to rotate back. The tables are [positions, size / 2]. */
-	void (*rope)(struct tr_backend *be, const struct tr_rows *rows, float *x, int64_t heads,
+	 * to rotate back a gradient. The tables are [positions, size / 2]. */
+	void (*rope)(struct tr_backend *be, const struct tr_rows *rows, void *x, int64_t heads,
 		     int64_t size, const float *cosine, const float *sine, int turn);
 	/* Causal attention within each part of the rows. rows->drop drops probabilities. */
 	void (*attention)(struct tr_backend *be, const struct tr_rows *rows,
-			  const struct tr_attention *a, float *o);
+			  const struct tr_attention *a, void *o);
 	/* Computes dq, dk and dv from grad_o, the gradient of o. */
 	void (*attention_bwd)(struct tr_backend *be, const struct tr_rows *rows,
-			      const struct tr_attention *a, const float *o, const float *grad_o,
+			      const struct tr_attention *a, const void *o, const float *grad_o,
 			      float *dq, float *dk, float *dv);
 
 	/* h = silu(g) * u, for n items. */
-	void (*swiglu)(struct tr_backend *be, float *h, const float *g, const float *u, int64_t n);
+	void (*swiglu)(struct tr_backend *be, void *h, const void *g, const void *u, int64_t n);
 	/* Computes the gradient of u, and writes that of g over dh. */
-	void (*swiglu_bwd)(struct tr_backend *be, float *dh, float *du, const float *g,
-			   const float *u, int64_t n);
+	void (*swiglu_bwd)(struct tr_backend *be, float *dh, float *du, const void *g,
+			   const void *u, int64_t n);
 	/* Drops items of rows, which are those tokens of each sequence that are in `pieces`. y may
 	 * be x. */
 	void (*drop)(struct tr_backend *be, const struct tr_rows *rows,
@@ -88,10 +91,14 @@ struct tr_backend {
 		     const float *x, int64_t size);
 	void (*zero)(struct tr_backend *be, float *x, int64_t n);
 	void (*add)(struct tr_backend *be, float *y, const float *x, int64_t n);
+	/* y = a + x. */
+	void (*sum)(struct tr_backend *be, void *y, const float *a, const void *x, int64_t n);
+	/* Rounds n floats to items of the type. */
+	void (*round)(struct tr_backend *be, void *y, const float *x, int64_t n);
 	/* Sets row i of x to the row of token[i], or to zeros if it is not in rows `has` of the
 	 * embedding, which are w. */
 	void (*embed)(struct tr_backend *be, const struct tr_rows *rows, struct tr_span has,
-		      float *x, const float *w, int64_t size);
+		      float *x, const void *w, int64_t size);
 	void (*embed_bwd)(struct tr_backend *be, const struct tr_rows *rows, struct tr_span has,
 			  const float *dx, int64_t size, int64_t offset);
 
@@ -118,6 +125,7 @@ struct tr_backend {
 			 int64_t last, float *logits, struct tr_span has, const float *max,
 			 const float *sum, double scale);
 
+	enum tr_type type;              /* of weights and activations; set before a call */
 	int64_t workspace;              /* bytes that it has allocated for itself */
 	/* Called between two kernels every 50 us or so. NULL: nothing. */
 	void (*between)(void *arg);
@@ -127,19 +135,20 @@ struct tr_backend {
 	const struct tr_isa *isa;       /* the kernels of the CPU */
 	void *own;                      /* what this kind of device needs */
 };
-/* Makes the back end of one core. */
+/* Makes the back end of one core, of type TR_F32. */
 int tr_backend_cpu(struct tr_backend **be, const struct tr_isa *isa, struct tr_error *err);
 void tr_backend_free(struct tr_backend *be);
 /* Returns the workspace of that back end. */
 int64_t tr_backend_cpu_workspace(void);
-/* Returns the floats of scratch that attention needs for sequences of at most n tokens. */
-int64_t tr_attention_scratch(int64_t n);
+/* Returns the floats of scratch that attention needs for sequences of at most n tokens, with heads
+ * of `size` items. */
+int64_t tr_attention_scratch(int64_t n, int64_t size);
 
 /* What backend_cpu.c and backend_attention.c share. */
 void tr_cpu_gemm(struct tr_backend *be, const struct tr_gemm *g);
 void tr_cpu_attention(struct tr_backend *be, const struct tr_rows *rows,
-		      const struct tr_attention *a, float *o);
+		      const struct tr_attention *a, void *o);
 void tr_cpu_attention_bwd(struct tr_backend *be, const struct tr_rows *rows,
-			  const struct tr_attention *a, const float *o, const float *grad_o,
+			  const struct tr_attention *a, const void *o, const float *grad_o,
 			  float *dq, float *dk, float *dv);
 #endif

@@ -54,6 +54,12 @@ static void cpu_release(struct tr_backend *be, void *memory)
 	free(memory);
 }
 
+/* The row operations on weights and activations. */
+static const struct tr_itemops *op(const struct tr_backend *be)
+{
+	return &be->isa->items[be->type];
+}
+
 /* Computes a product that may be empty. The sum of no numbers is +0. */
 static void product(struct tr_backend *be, const struct tr_gemm *g)
 {
@@ -66,25 +72,25 @@ static void product(struct tr_backend *be, const struct tr_gemm *g)
 }
 
 static void cpu_linear(struct tr_backend *be, const struct tr_linear *l, struct tr_span over,
-		       const float *x, float *y, int64_t n, int add)
+		       const void *x, float *y, int64_t n, int add)
 {
 	struct tr_gemm g = { .m = n, .n = l->out, .k = over.to - over.from,
-			     .a = { x + over.from, l->in, 1 },
-			     .b = { l->w + over.from, 1, l->in }, .c = y, .c_row = l->out,
-			     .add = add };
+			     .a = { tr_item(be->type, x, over.from), l->in, 1, be->type },
+			     .b = { tr_item(be->type, l->w, over.from), 1, l->in, be->type },
+			     .c = y, .c_row = l->out, .add = add };
 
 	product(be, &g);
 	for (int64_t i = 0; l->bias && i < n; i++)
-		be->isa->row.add(y + i * l->out, l->bias, l->out);
+		op(be)->add(y + i * l->out, l->bias, l->out);
 }
 
 static void cpu_linear_input(struct tr_backend *be, const struct tr_linear *l, struct tr_span over,
 			     const float *dy, float *dx, int64_t n, int add)
 {
 	struct tr_gemm g = { .m = n, .n = l->in, .k = over.to - over.from,
-			     .a = { dy + over.from, l->out, 1 },
-			     .b = { l->w + over.from * l->in, l->in, 1 }, .c = dx, .c_row = l->in,
-			     .add = add };
+			     .a = { dy + over.from, l->out, 1, TR_F32 },
+			     .b = { tr_item(be->type, l->w, over.from * l->in), l->in, 1,
+				    be->type }, .c = dx, .c_row = l->in, .add = add };
 
 	product(be, &g);
 }
@@ -93,12 +99,12 @@ enum { CUTS_MAX = 256 };
 
 /* Consecutive sequences that have the same gradient buffer are one product. */
 static void cpu_linear_weight(struct tr_backend *be, const struct tr_rows *rows, int64_t first,
-			      int64_t last, const float *dy, int64_t out, const float *x,
+			      int64_t last, const float *dy, int64_t out, const void *x,
 			      int64_t in, int64_t offset)
 {
 	int64_t cut[CUTS_MAX + 1], s = 0, base = first;
-	struct tr_gemm g = { .m = out, .n = in, .a = { dy, 1, out }, .b = { x, in, 1 },
-			     .c_row = in, .add = 1, .cut = cut };
+	struct tr_gemm g = { .m = out, .n = in, .a = { dy, 1, out, TR_F32 },
+			     .b = { x, in, 1, be->type }, .c_row = in, .add = 1, .cut = cut };
 
 	while (first < last && rows->begin[s + 1] <= first)
 		s++;
@@ -163,18 +169,19 @@ static void cpu_linear_bias(struct tr_backend *be, const struct tr_rows *rows, c
 			 bias_row, &b);
 }
 
-static void cpu_norm_again(struct tr_backend *be, float *y, const float *root, const float *x,
-			   const float *w, int64_t n, int64_t size)
+static void cpu_norm_again(struct tr_backend *be, void *y, const float *root, const void *x,
+			   const void *w, int64_t n, int64_t size)
 {
 	for (int64_t i = 0; i < n; i++)
-		be->isa->row.norm(y + i * size, x + i * size, root[i], w, size);
+		op(be)->norm(tr_item(be->type, y, i * size), tr_item(be->type, x, i * size),
+			     root[i], w, size);
 }
 
-static void cpu_norm(struct tr_backend *be, float *y, float *root, const float *x, const float *w,
+static void cpu_norm(struct tr_backend *be, void *y, float *root, const void *x, const void *w,
 		     int64_t n, int64_t size, double eps)
 {
 	for (int64_t i = 0; i < n; i++) {
-		float mean = be->isa->row.dot(x + i * size, x + i * size, size) / (float)size;
+		float mean = op(be)->square(tr_item(be->type, x, i * size), size) / (float)size;
 
 		root[i] = 1.0f / sqrtf(mean + (float)eps);
 	}
@@ -182,7 +189,8 @@ static void cpu_norm(struct tr_backend *be, float *y, float *root, const float *
 }
 
 struct norm_rows {
-	const float *dy, *x, *root;
+	const float *dy, *root;
+	const void *x;
 	int64_t size;
 };
 
@@ -192,7 +200,7 @@ static void norm_row(struct tr_backend *be, float *part, const void *arg, int64_
 	const struct norm_rows *r = arg;
 	int64_t at = row * r->size + column;
 
-	be->isa->row.norm_weight(part, r->dy + at, r->x + at, r->root[row], n);
+	op(be)->norm_weight(part, r->dy + at, tr_item(be->type, r->x, at), r->root[row], n);
 }
 
 /* The gradient of w: the rows of each piece of each sequence are added to the part of the piece. */
@@ -217,44 +225,47 @@ static void norm_weight(struct tr_backend *be, const struct tr_rows *rows,
 }
 
 static void cpu_norm_bwd(struct tr_backend *be, const struct tr_rows *rows,
-			 const struct tr_pieces *pieces, float *dx, const float *dy, const float *x,
-			 const float *root, const float *w, int64_t size, int64_t offset,
+			 const struct tr_pieces *pieces, float *dx, const float *dy, const void *x,
+			 const float *root, const void *w, int64_t size, int64_t offset,
 			 int64_t stride)
 {
-	struct norm_rows r = { dy, x, root, size };
+	struct norm_rows r = { dy, root, x, size };
 	int64_t n = tr_rows_in(rows, pieces);
 
 	for (int64_t i = 0; i < n; i++) {
+		const void *row = tr_item(be->type, x, i * size);
 		int64_t at = i * size;
-		float dot = be->isa->row.dot3(dy + at, w, x + at, size);
+		float dot = op(be)->dot3(dy + at, w, row, size);
 		float mean = root[i] * root[i] * (dot / (float)size);
 
-		be->isa->row.norm_bwd(dx + at, dy + at, x + at, root[i], mean, w, size);
+		op(be)->norm_bwd(dx + at, dy + at, row, root[i], mean, w, size);
 	}
 	norm_weight(be, rows, pieces, &r, offset, stride);
 }
 
-static void cpu_rope(struct tr_backend *be, const struct tr_rows *rows, float *x, int64_t heads,
+static void cpu_rope(struct tr_backend *be, const struct tr_rows *rows, void *x, int64_t heads,
 		     int64_t size, const float *cosine, const float *sine, int turn)
 {
+	enum tr_type type = turn > 0 ? be->type : TR_F32;
+
 	for (int64_t i = 0; i < rows->n; i++) {
 		int64_t at = rows->position[i] * (size / 2);
 
 		for (int64_t h = 0; h < heads; h++)
-			be->isa->row.rope(x + (i * heads + h) * size, cosine + at, sine + at,
-					  size / 2, (float)turn);
+			be->isa->items[type].rope(tr_item(type, x, (i * heads + h) * size),
+						  cosine + at, sine + at, size / 2, (float)turn);
 	}
 }
 
-static void cpu_swiglu(struct tr_backend *be, float *h, const float *g, const float *u, int64_t n)
+static void cpu_swiglu(struct tr_backend *be, void *h, const void *g, const void *u, int64_t n)
 {
-	be->isa->row.swiglu(h, g, u, n);
+	op(be)->swiglu(h, g, u, n);
 }
 
-static void cpu_swiglu_bwd(struct tr_backend *be, float *dh, float *du, const float *g,
-			   const float *u, int64_t n)
+static void cpu_swiglu_bwd(struct tr_backend *be, float *dh, float *du, const void *g,
+			   const void *u, int64_t n)
 {
-	be->isa->row.swiglu_bwd(dh, du, g, u, n);
+	op(be)->swiglu_bwd(dh, du, g, u, n);
 }
 
 static void cpu_drop(struct tr_backend *be, const struct tr_rows *rows,
@@ -284,15 +295,25 @@ static void cpu_add(struct tr_backend *be, float *y, const float *x, int64_t n)
 	be->isa->row.add(y, x, n);
 }
 
+static void cpu_sum(struct tr_backend *be, void *y, const float *a, const void *x, int64_t n)
+{
+	op(be)->sum(y, a, x, n);
+}
+
+static void cpu_round(struct tr_backend *be, void *y, const float *x, int64_t n)
+{
+	op(be)->round(y, x, n);
+}
+
 /* 0 is added to the weights, as it is where other ranks send zeros for them: -0 becomes +0. */
 static void cpu_embed(struct tr_backend *be, const struct tr_rows *rows, struct tr_span has,
-		      float *x, const float *w, int64_t size)
+		      float *x, const void *w, int64_t size)
 {
 	memset(x, 0, (size_t)(rows->n * size) * sizeof(*x));
 	for (int64_t i = 0; i < rows->n; i++)
 		if (rows->token[i] >= has.from && rows->token[i] < has.to)
-			be->isa->row.add(x + i * size, w + (rows->token[i] - has.from) * size,
-					 size);
+			op(be)->add(x + i * size, tr_item(be->type, w, (rows->token[i] - has.from) *
+							  size), size);
 }
 
 /* Rows are added in the order of the tokens, also those of a token that occurs several times. */
@@ -414,7 +435,7 @@ int tr_backend_cpu(struct tr_backend **be, const struct tr_isa *isa, struct tr_e
 		.rope = cpu_rope, .attention = tr_cpu_attention,
 		.attention_bwd = tr_cpu_attention_bwd, .swiglu = cpu_swiglu,
 		.swiglu_bwd = cpu_swiglu_bwd, .drop = cpu_drop, .zero = cpu_zero, .add = cpu_add,
-		.embed = cpu_embed,
+		.sum = cpu_sum, .round = cpu_round, .embed = cpu_embed,
 		.embed_bwd = cpu_embed_bwd, .xent_max = cpu_xent_max, .xent_sum = cpu_xent_sum,
 		.xent_hit = cpu_xent_hit, .xent_loss = cpu_xent_loss, .xent_bwd = cpu_xent_bwd,
 		.isa = isa, .own = cpu, .workspace = tr_backend_cpu_workspace() };

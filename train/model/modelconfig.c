@@ -160,3 +160,29 @@ const char *tr_model_config_differ(const struct tr_model_config *a,
 			return property[i].key;
 	return NULL;
 }
+
+char *tr_model_config_typed(const char *text, size_t n, enum tr_type type)
+{
+	static const char *const keys[] = { "dtype", "torch_dtype" };
+	json_t *name = json_string(type == TR_BF16 ? "bfloat16" : "float32");
+	json_t *json = json_loadb(text, n, 0, NULL);
+	int found = 0, same = 1;
+	char *typed;
+
+	for (int i = 0; i < 2; i++) {
+		const json_t *x = json_object_get(json, keys[i]);
+
+		if (!x || json_is_null(x))
+			continue;
+		found = 1;
+		same &= json_equal(x, name);
+		json_object_set(json, keys[i], name);
+	}
+	if (!found && type == TR_BF16)
+		json_object_set(json, keys[1], name);
+	typed = same && (found || type == TR_F32) ? strndup(text, n) :
+		json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+	json_decref(json);
+	json_decref(name);
+	return typed;
+}

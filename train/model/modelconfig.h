@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bf16.h"
 #include "tr_error.h"
 
 struct tr_model_config {
@@ -21,4 +22,7 @@ int tr_model_config_read(struct tr_model_config *c, const char *text, size_t n, 
  * there is none. The text is static. */
 const char *tr_model_config_differ(const struct tr_model_config *a,
 				   const struct tr_model_config *b);
+/* Returns the text of a config.json that has this type, in which the weights are saved. If the text
+ * has no type, fp32 is not added. The caller frees the result. NULL: no memory. */
+char *tr_model_config_typed(const char *text, size_t n, enum tr_type type);
 #endif

@@ -10,10 +10,9 @@
  * not kept, but computed again. The inputs are local rows (tensorpar.h); the others have all
  * tokens, and the heads or the columns of this rank. */
 struct kept {
-	float *x, *root1;               /* input of the layer */
-	float *q, *k, *v, *stat, *o;
-	float *mid, *root2;             /* input of the MLP */
-	float *gate, *up;
+	void *x, *q, *k, *v, *o;        /* x: input of the layer */
+	void *mid, *gate, *up;          /* mid: input of the MLP */
+	float *root1, *stat, *root2;
 };
 struct range {                          /* a part */
 	int64_t from, to;               /* its layers */
@@ -35,7 +34,7 @@ struct tr_model {
 	struct tr_crossentropy xent;
 	struct own own;
 	int64_t tokens_max, seq_max, local_max;
-	float *w;
+	void *w;
 	float *cosine, *sine;           /* [seq_max, head_size / 2] */
 	int has_tables;                 /* they are filled */
 	struct range *part;
@@ -44,18 +43,19 @@ struct tr_model {
 	 * that is being computed are here. */
 	int recompute;
 	struct kept again;
-	float *hidden, *dhidden;
+	void *hidden, *xn;
+	float *dhidden;
 	/* Scratch: the output of a norm (xn), gradients of it (dxn) and of the residual stream
 	 * (dx), which are local rows; two buffers that are as wide as the MLP, and gradients of q,
-	 * k and v. */
-	float *xn, *dxn, *dx, *wide, *dwide, *dq, *dk, *dv, *logits, *attention;
+	 * k and v. In the forward pass, dxn and dwide have sums before they are rounded. */
+	float *dxn, *dx, *wide, *dwide, *dq, *dk, *dv, *logits, *attention;
 	int64_t logits_rows;            /* whose logits are computed at once */
 };
 
 enum { LOGITS_MAX = 1 << 24 };          /* floats of logits, unless TR_CHAIN rows are more */
 
 struct layer {                          /* the weights of one */
-	const float *norm1, *norm2;
+	const void *norm1, *norm2;
 	struct tr_linear q, k, v, o, gate, up, down;
 };
 
@@ -66,11 +66,16 @@ static const struct tr_param *param(const struct tr_model *m, int64_t l, enum tr
 	return i < 0 ? NULL : &m->reg.param[i];
 }
 
-static const float *weight(const struct tr_model *m, int64_t l, enum tr_layer_param which)
+static const void *weights_of(const struct tr_model *m, const struct tr_param *p)
+{
+	return tr_item(m->be->type, m->w, p->offset);
+}
+
+static const void *weight(const struct tr_model *m, int64_t l, enum tr_layer_param which)
 {
 	const struct tr_param *p = param(m, l, which);
 
-	return p ? m->w + p->offset : NULL;
+	return p ? weights_of(m, p) : NULL;
 }
 
 static struct tr_linear linear(const struct tr_model *m, int64_t l, enum tr_layer_param which,
@@ -78,7 +83,7 @@ static struct tr_linear linear(const struct tr_model *m, int64_t l, enum tr_laye
 {
 	const struct tr_param *p = param(m, l, which);
 
-	return (struct tr_linear){ .in = p->count[1], .out = p->count[0], .w = m->w + p->offset,
+	return (struct tr_linear){ .in = p->count[1], .out = p->count[0], .w = weights_of(m, p),
 				   .bias = bias == which ? NULL : weight(m, l, bias) };
 }
 
@@ -118,7 +123,7 @@ static struct tr_linear head(const struct tr_model *m)
 	const struct tr_param *own = p->tied_to >= 0 ? &m->reg.param[p->tied_to] : p;
 
 	return (struct tr_linear){ .in = p->count[1], .out = p->count[0],
-				   .w = m->w + own->offset };
+				   .w = weights_of(m, own) };
 }
 
 /* Angles are rounded to fp32, as in transformers, because published models were trained with such
@@ -147,6 +152,11 @@ static void ask(struct tr_arenas *a, float **at, int64_t items)
 	tr_arena_ask(a, TR_ACTIVATIONS, items, at);
 }
 
+static void ask_items(struct tr_arenas *a, void **at, int64_t items)
+{
+	tr_arena_ask_items(a, TR_ACTIVATIONS, items, at);
+}
+
 /* Everything but x, which is the output of the layer before. */
 static void ask_for_layer(struct tr_arenas *a, const struct tr_model *m, struct kept *k)
 {
@@ -154,15 +164,15 @@ static void ask_for_layer(struct tr_arenas *a, const struct tr_model *m, struct 
 	int64_t n = m->tokens_max;
 
 	ask(a, &k->root1, m->local_max);
-	ask(a, &k->q, n * own->q);
-	ask(a, &k->k, n * own->kv);
-	ask(a, &k->v, n * own->kv);
+	ask_items(a, &k->q, n * own->q);
+	ask_items(a, &k->k, n * own->kv);
+	ask_items(a, &k->v, n * own->kv);
 	ask(a, &k->stat, n * own->heads * 2);
-	ask(a, &k->o, n * own->q);
-	ask(a, &k->mid, m->local_max * m->c.hidden);
+	ask_items(a, &k->o, n * own->q);
+	ask_items(a, &k->mid, m->local_max * m->c.hidden);
 	ask(a, &k->root2, m->local_max);
-	ask(a, &k->gate, n * own->ffn);
-	ask(a, &k->up, n * own->ffn);
+	ask_items(a, &k->gate, n * own->ffn);
+	ask_items(a, &k->up, n * own->ffn);
 }
 
 static void ask_for_part(struct tr_arenas *a, const struct tr_model *m, const struct range *r)
@@ -171,7 +181,7 @@ static void ask_for_part(struct tr_arenas *a, const struct tr_model *m, const st
 		for (int64_t l = r->from; l <= r->to; l++) {
 			struct kept *k = kept_at(r, s, l);
 
-			ask(a, &k->x, m->local_max * m->c.hidden);
+			ask_items(a, &k->x, m->local_max * m->c.hidden);
 			if (l == r->to)
 				ask(a, &k->root1, m->local_max);
 			else if (!m->recompute)
@@ -202,11 +212,11 @@ static void ask_for_all(struct tr_arenas *a, struct tr_model *m)
 	if (m->recompute)
 		ask_for_layer(a, m, &m->again);
 	if (m->reg.head >= 0) {
-		ask(a, &m->hidden, local);
+		ask_items(a, &m->hidden, local);
 		ask(a, &m->dhidden, local);
 		ask(a, &m->logits, m->logits_rows * (own->vocab.to - own->vocab.from));
 	}
-	ask(a, &m->xn, local);
+	ask_items(a, &m->xn, local);
 	ask(a, &m->dxn, local);
 	ask(a, &m->dx, local);
 	ask(a, &m->wide, n * wide);
@@ -214,8 +224,8 @@ static void ask_for_all(struct tr_arenas *a, struct tr_model *m)
 	ask(a, &m->dq, n * own->q);
 	ask(a, &m->dk, n * own->kv);
 	ask(a, &m->dv, n * own->kv);
-	tr_arena_ask(a, TR_PARAMS, m->reg.weights, &m->w);
-	tr_arena_ask(a, TR_BUFFERS, tr_attention_scratch(m->seq_max), &m->attention);
+	tr_arena_ask_items(a, TR_PARAMS, m->reg.weights, &m->w);
+	tr_arena_ask(a, TR_BUFFERS, tr_attention_scratch(m->seq_max, c->head_size), &m->attention);
 	tr_arena_ask(a, TR_BUFFERS, m->seq_max * c->head_size / 2, &m->cosine);
 	tr_arena_ask(a, TR_BUFFERS, m->seq_max * c->head_size / 2, &m->sine);
 }
@@ -316,7 +326,7 @@ const struct tr_registry *tr_model_registry(const struct tr_model *m)
 	return &m->reg;
 }
 
-float *tr_model_weights(struct tr_model *m)
+void *tr_model_weights(struct tr_model *m)
 {
 	return m->w;
 }
@@ -330,11 +340,26 @@ static struct tr_attention attention(const struct tr_model *m, int64_t l, const 
 		.scratch = m->attention };
 }
 
+/* Returns where to compute what `round_to` will round to y: in y itself if that has floats. */
+static float *unrounded(const struct tr_model *m, void *y, float *scratch)
+{
+	return m->be->type == TR_F32 ? y : scratch;
+}
+
+static void round_to(struct tr_model *m, void *y, const float *sum, int64_t n)
+{
+	if (sum != y)
+		m->be->round(m->be, y, sum, n);
+}
+
 /* y = x w^T, whose sum is over all inputs, for all tokens. */
-static void column_linear(struct tr_model *m, const struct tr_linear *l, const float *x, float *y,
+static void column_linear(struct tr_model *m, const struct tr_linear *l, const void *x, void *y,
 			  int64_t n)
 {
-	m->be->linear(m->be, l, (struct tr_span){ 0, l->in }, x, y, n, 0);
+	float *sum = unrounded(m, y, m->dwide);
+
+	m->be->linear(m->be, l, (struct tr_span){ 0, l->in }, x, sum, n, 0);
+	round_to(m, y, sum, n * l->out);
 }
 
 /* dx = dy w, whose sum is over all outputs, for all tokens. */
@@ -366,11 +391,11 @@ static int drop(struct tr_model *m, const struct tr_rows *rows, enum tr_purpose 
 }
 
 /* Computes the norm of x, and gathers it. */
-static int norm_and_gather(struct tr_model *m, const struct tr_rows *rows, const float *x,
-			   float *root, const float *w, const float **xn, struct tr_error *err)
+static int norm_and_gather(struct tr_model *m, const struct tr_rows *rows, const void *x,
+			   float *root, const void *w, const void **xn, struct tr_error *err)
 {
 	m->be->norm(m->be, m->xn, root, x, w, m->tp.local, m->c.hidden, m->c.norm_eps);
-	return tr_gather_rows(&m->tp, rows, m->xn, xn, err);
+	return tr_gather_rows(&m->tp, rows, m->be->type, m->xn, xn, err);
 }
 
 static int attention_forward(struct tr_model *m, int64_t l, const struct layer *w,
@@ -380,7 +405,7 @@ static int attention_forward(struct tr_model *m, int64_t l, const struct layer *
 	struct tr_term o = { w->o, param(m, l, TR_O), k->o, 0 };
 	struct tr_backend *be = m->be;
 	struct tr_attention a = attention(m, l, k);
-	const float *xn;
+	const void *xn;
 	int rc = norm_and_gather(m, rows, k->x, k->root1, w->norm1, &xn, err);
 
 	if (rc < 0)
@@ -391,19 +416,19 @@ static int attention_forward(struct tr_model *m, int64_t l, const struct layer *
 	be->rope(be, rows, k->q, a.heads, a.size, m->cosine, m->sine, 1);
 	be->rope(be, rows, k->k, a.kv_heads, a.size, m->cosine, m->sine, 1);
 	be->attention(be, rows, &a, k->o);
-	rc = sum_pieces(m, rows, &o, 1, k->mid, err);
+	rc = sum_pieces(m, rows, &o, 1, m->dxn, err);
 	if (rc < 0)
 		return rc;
-	drop(m, rows, TR_RANDOM_ATTENTION, l, k->mid, k->mid);
+	drop(m, rows, TR_RANDOM_ATTENTION, l, m->dxn, m->dxn);
 	/* The residual is added to the finished product, and so is not part of its chains. */
-	be->add(be, k->mid, k->x, m->tp.local * m->c.hidden);
+	be->sum(be, k->mid, m->dxn, k->x, m->tp.local * m->c.hidden);
 	return 0;
 }
 
 static int gate_forward(struct tr_model *m, const struct layer *w, const struct tr_rows *rows,
 			const struct kept *k, struct tr_error *err)
 {
-	const float *xn;
+	const void *xn;
 	int rc = norm_and_gather(m, rows, k->mid, k->root2, w->norm2, &xn, err);
 
 	if (rc < 0)
@@ -415,7 +440,7 @@ static int gate_forward(struct tr_model *m, const struct layer *w, const struct 
 
 /* Computes `next`, the input of the next layer. It may be the memory of k->x. */
 static int mlp_forward(struct tr_model *m, int64_t l, const struct layer *w,
-		       const struct tr_rows *rows, const struct kept *k, float *next,
+		       const struct tr_rows *rows, const struct kept *k, void *next,
 		       struct tr_error *err)
 {
 	struct tr_term down = { w->down, param(m, l, TR_DOWN), m->wide, 0 };
@@ -425,28 +450,30 @@ static int mlp_forward(struct tr_model *m, int64_t l, const struct layer *w,
 	if (rc < 0)
 		return rc;
 	be->swiglu(be, m->wide, k->gate, k->up, rows->n * m->own.ffn);
-	rc = sum_pieces(m, rows, &down, 1, next, err);
+	rc = sum_pieces(m, rows, &down, 1, m->dxn, err);
 	if (rc < 0)
 		return rc;
-	drop(m, rows, TR_RANDOM_MLP, l, next, next);
-	be->add(be, next, k->mid, m->tp.local * m->c.hidden);
+	drop(m, rows, TR_RANDOM_MLP, l, m->dxn, m->dxn);
+	be->sum(be, next, m->dxn, k->mid, m->tp.local * m->c.hidden);
 	return 0;
 }
 
-int64_t tr_model_passed(struct tr_model *m, const struct tr_rows *rows)
+size_t tr_model_passed(struct tr_model *m, const struct tr_rows *rows, int backward)
 {
+	size_t bytes = tr_type_bytes(backward ? TR_F32 : m->be->type);
+
 	if (!rows)
-		return m->local_max * m->c.hidden;
+		return (size_t)(m->local_max * m->c.hidden) * bytes;
 	tr_tensorpar_begin(&m->tp, rows);
-	return m->tp.local * m->c.hidden;
+	return (size_t)(m->tp.local * m->c.hidden) * bytes;
 }
 
-float *tr_model_input(struct tr_model *m, int part, int slot)
+void *tr_model_input(struct tr_model *m, int part, int slot)
 {
 	return kept_of(m, &m->part[part], slot, m->part[part].from).x;
 }
 
-float *tr_model_output(struct tr_model *m, int part, int slot)
+void *tr_model_output(struct tr_model *m, int part, int slot)
 {
 	return kept_of(m, &m->part[part], slot, m->part[part].end[slot]).x;
 }
@@ -462,6 +489,19 @@ static int turn(const struct tr_rows *rows, int64_t layer, struct tr_error *err)
 	return rows->turn ? rows->turn(rows->arg, layer, err) : 0;
 }
 
+static int embed(struct tr_model *m, const struct tr_rows *rows, void *x, struct tr_error *err)
+{
+	float *sum = unrounded(m, x, m->dxn);
+	int rc = tr_embed_rows(&m->tp, rows, m->own.vocab,
+			       weights_of(m, &m->reg.param[m->reg.embedding]), sum, err);
+
+	if (rc < 0)
+		return rc;
+	drop(m, rows, TR_RANDOM_EMBEDDING, 0, sum, sum);
+	round_to(m, x, sum, m->tp.local * m->c.hidden);
+	return 0;
+}
+
 int tr_model_forward(struct tr_model *m, int part, int slot, const struct tr_rows *rows, int keep,
 		     struct tr_error *err)
 {
@@ -475,10 +515,7 @@ int tr_model_forward(struct tr_model *m, int part, int slot, const struct tr_row
 	if (r->from == 0)
 		rc = turn(rows, -1, err);
 	if (rc == 0 && r->from == 0)
-		rc = tr_embed_rows(&m->tp, rows, m->own.vocab,
-				   m->w + m->reg.param[m->reg.embedding].offset, k.x, err);
-	if (rc == 0 && r->from == 0)
-		drop(m, rows, TR_RANDOM_EMBEDDING, 0, k.x, k.x);
+		rc = embed(m, rows, k.x, err);
 	for (int64_t l = r->from; rc == 0 && l < r->to; l++) {
 		struct layer w = layer_of(m, l);
 		struct kept next = keep ? kept_of(m, r, slot, l + 1) : k;
@@ -524,23 +561,24 @@ int tr_model_loss(struct tr_model *m, int slot, const struct tr_rows *rows, doub
 	const struct tr_param *p = &m->reg.param[m->reg.head];
 	struct tr_term t = { head(m), p, m->logits, 1 };
 	int64_t end, size = m->c.hidden;
-	const float *hidden;
+	const void *hidden, *x;
 	int rc;
 
 	tr_tensorpar_begin(&m->tp, rows);
-	be->norm(be, m->hidden, last.root1, last.x, m->w + m->reg.param[m->reg.norm].offset,
+	be->norm(be, m->hidden, last.root1, last.x, weights_of(m, &m->reg.param[m->reg.norm]),
 		 m->tp.local, size, m->c.norm_eps);
-	rc = tr_gather_rows(&m->tp, rows, m->hidden, &hidden, err);
+	rc = tr_gather_rows(&m->tp, rows, be->type, m->hidden, &hidden, err);
 	if (rc == 0 && grad)
 		rc = turn(rows, m->c.layers, err);
 	for (int64_t at = 0; rc == 0 && at < rows->n; at = end) {
 		end = logits_end(m, rows, at);
-		column_linear(m, &t.l, hidden + at * size, m->logits, end - at);
+		x = tr_item(be->type, hidden, at * size);
+		be->linear(be, &t.l, (struct tr_span){ 0, size }, x, m->logits, end - at, 0);
 		rc = tr_crossentropy(&m->xent, rows, at, end, m->logits, loss, scale, grad, err);
 		if (rc < 0 || !grad)
 			continue;
 		tr_sum_pieces(&m->tp, &m->reg, rows, &t, 1, at, end, m->dhidden);
-		be->linear_weight(be, rows, at, end, m->logits, t.l.out, hidden + at * size, size,
+		be->linear_weight(be, rows, at, end, m->logits, t.l.out, x, size,
 				  p->offset - rows->first);
 	}
 	return rc == 0 && grad ? tr_sum_pieces_end(&m->tp, rows, m->dhidden, err) : rc;
@@ -548,7 +586,7 @@ int tr_model_loss(struct tr_model *m, int slot, const struct tr_rows *rows, doub
 
 /* Adds the gradients of a weight and, if there is one, of its bias. */
 static void gradients(struct tr_model *m, int64_t l, const struct tr_rows *rows,
-		      enum tr_layer_param which, const float *dy, const float *x)
+		      enum tr_layer_param which, const float *dy, const void *x)
 {
 	const struct tr_param *p = param(m, l, which);
 	const struct tr_param *bias = which == TR_Q || which == TR_K || which == TR_V ?
@@ -562,21 +600,21 @@ static void gradients(struct tr_model *m, int64_t l, const struct tr_rows *rows,
 }
 
 /* Computes the norm of x again, and gathers it. */
-static int norm_again(struct tr_model *m, const struct tr_rows *rows, const float *x,
-		      const float *root, const float *w, const float **xn, struct tr_error *err)
+static int norm_again(struct tr_model *m, const struct tr_rows *rows, const void *x,
+		      const float *root, const void *w, const void **xn, struct tr_error *err)
 {
 	m->be->norm_again(m->be, m->xn, root, x, w, m->tp.local, m->c.hidden);
-	return tr_gather_rows(&m->tp, rows, m->xn, xn, err);
+	return tr_gather_rows(&m->tp, rows, m->be->type, m->xn, xn, err);
 }
 
 /* Adds the gradient of the input of a norm to m->dx. */
 static void norm_backward(struct tr_model *m, const struct tr_rows *rows, const struct tr_param *p,
-			  const float *dy, const float *x, const float *root)
+			  const float *dy, const void *x, const float *root)
 {
 	struct tr_rows to = *rows;
 
 	to.grad = rows->norm_grad ? rows->norm_grad : rows->grad;
-	m->be->norm_bwd(m->be, &to, &m->tp.tokens, m->dx, dy, x, root, m->w + p->offset,
+	m->be->norm_bwd(m->be, &to, &m->tp.tokens, m->dx, dy, x, root, weights_of(m, p),
 			m->c.hidden, p->offset - rows->norms_first, m->reg.weights - m->reg.norms);
 }
 
@@ -585,9 +623,12 @@ static void norm_backward(struct tr_model *m, const struct tr_rows *rows, const 
 static int gather_gradient(struct tr_model *m, const struct tr_rows *rows, enum tr_purpose purpose,
 			   int64_t l, const float **dx, struct tr_error *err)
 {
-	int dropped = drop(m, rows, purpose, l, m->dxn, m->dx);
+	int dropped = drop(m, rows, purpose, l, m->dxn, m->dx), rc;
+	const void *all = NULL;
 
-	return tr_gather_rows(&m->tp, rows, dropped ? m->dxn : m->dx, dx, err);
+	rc = tr_gather_rows(&m->tp, rows, TR_F32, dropped ? m->dxn : m->dx, &all, err);
+	*dx = all;
+	return rc;
 }
 
 static int mlp_backward(struct tr_model *m, int64_t l, const struct tr_rows *rows,
@@ -597,7 +638,8 @@ static int mlp_backward(struct tr_model *m, int64_t l, const struct tr_rows *row
 				    { w->up, param(m, l, TR_UP), m->dwide, 1 } };
 	int64_t n = rows->n, items = n * m->own.ffn;
 	struct tr_backend *be = m->be;
-	const float *dx, *xn;
+	const float *dx;
+	const void *xn;
 	int rc = gather_gradient(m, rows, TR_RANDOM_MLP, l, &dx, err);
 
 	if (rc < 0)
@@ -625,7 +667,8 @@ static int attention_backward(struct tr_model *m, int64_t l, const struct tr_row
 				    { w->v, param(m, l, TR_V), m->dv, 1 } };
 	struct tr_backend *be = m->be;
 	struct tr_attention a = attention(m, l, k);
-	const float *dx, *xn;
+	const float *dx;
+	const void *xn;
 	int rc = gather_gradient(m, rows, TR_RANDOM_ATTENTION, l, &dx, err);
 
 	if (rc < 0)

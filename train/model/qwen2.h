@@ -22,17 +22,19 @@ int tr_model_new(struct tr_model **model, const struct tr_model_config *c, struc
 		 int64_t seq_max, struct tr_error *err);
 void tr_model_free(struct tr_model *m);
 const struct tr_registry *tr_model_registry(const struct tr_model *m);
-/* Returns the flat buffer of the weights of this rank. */
-float *tr_model_weights(struct tr_model *m);
+/* Returns the flat buffer of the weights of this rank, which are items of the type of the back
+ * end. */
+void *tr_model_weights(struct tr_model *m);
 
 /* What moves between the parts of a model has a row for each local row (tensorpar.h). Returns the
- * number of floats for these rows; NULL: for the most rows that a call can have. */
-int64_t tr_model_passed(struct tr_model *m, const struct tr_rows *rows);
+ * bytes of an output, or with `backward` of its gradient, for these rows; NULL: for the most rows
+ * that a call can have. */
+size_t tr_model_passed(struct tr_model *m, const struct tr_rows *rows, int backward);
 /* Returns the memory for the input of a part that is not the first one. Fill it before
  * tr_model_forward. */
-float *tr_model_input(struct tr_model *m, int part, int slot);
+void *tr_model_input(struct tr_model *m, int part, int slot);
 /* Returns the output of a part after tr_model_forward. It is valid until the slot is used again. */
-float *tr_model_output(struct tr_model *m, int part, int slot);
+void *tr_model_output(struct tr_model *m, int part, int slot);
 /* Returns the memory for the gradient of the output of a part that is not the last one. Fill it
  * before tr_model_backward, which writes the gradient of the input there. It is valid until the
  * next call of the model. */

@@ -186,14 +186,34 @@ int64_t tr_param_cut(const struct tr_registry *r, const struct tr_param *p, int 
 		p->start[p->axis];
 }
 
-int tr_param_is_counted(const struct tr_registry *r, const struct tr_param *p)
+/* Returns the index of an item of the box in the whole parameter. */
+static int64_t index_of(const struct tr_param *p, int64_t item)
 {
-	return p->tied_to < 0 && !p->copy && (p->axis >= 0 || r->pieces.from == 0);
+	int64_t row = item / p->count[1], column = item % p->count[1];
+
+	return (p->start[0] + row) * p->shape[1] + p->start[1] + column;
 }
 
-int64_t tr_param_index(const struct tr_param *p, int64_t row)
+/* Returns how many of items [from, to) are in the row of the first one. */
+static int64_t in_row(const struct tr_param *p, int64_t from, int64_t to)
 {
-	return (p->start[0] + row) * p->shape[1] + p->start[1];
+	int64_t row = p->count[1] - from % p->count[1];
+
+	return to - from < row ? to - from : row;
+}
+
+uint64_t tr_param_hash(const struct tr_registry *r, const struct tr_param *p, const float *x,
+		       int64_t from, int64_t to)
+{
+	uint64_t sum = 0;
+
+	if (p->tied_to >= 0 || p->copy || (p->axis < 0 && r->pieces.from > 0))
+		return 0;
+	for (int64_t n; from < to; from += n, x += n) {
+		n = in_row(p, from, to);
+		sum += tr_item_hash(p->crc, x, index_of(p, from), n);
+	}
+	return sum;
 }
 
 uint64_t tr_registry_hash(const struct tr_registry *r, const float *weights, int64_t i, int64_t n)
@@ -202,24 +222,20 @@ uint64_t tr_registry_hash(const struct tr_registry *r, const float *weights, int
 
 	for (int j = 0; j < r->n; j++) {
 		const struct tr_param *p = &r->param[j];
-		int64_t from = tr_cut(p->count[0], n, i), to = tr_cut(p->count[0], n, i + 1);
+		int64_t from = tr_cut(p->items, n, i), to = tr_cut(p->items, n, i + 1);
 
-		if (!tr_param_is_counted(r, p))
-			continue;
-		for (int64_t row = from; row < to; row++)
-			sum += tr_item_hash(p->crc, weights + p->offset + row * p->count[1],
-					    tr_param_index(p, row), p->count[1]);
+		sum += tr_param_hash(r, p, weights + p->offset + from, from, to);
 	}
 	return sum;
 }
 
-/* Two items next to each other come from one draw; a row of a box may begin with the second. */
-static void draw_row(float *to, const struct tr_param *p, int64_t row, uint64_t seed, double range)
+/* Two items next to each other come from one draw. The first item here may be the second of one. */
+static void draw_items(const struct tr_param *p, float *to, int64_t first, int64_t n,
+		       uint64_t seed, double range)
 {
-	int64_t first = tr_param_index(p, row);
 	double x[2] = { 0, 0 };
 
-	for (int64_t i = 0; i < p->count[1]; i++) {
+	for (int64_t i = 0; i < n; i++) {
 		if (i == 0 || (first + i) % 2 == 0)
 			tr_random_normal(seed, TR_RANDOM_INIT, p->crc, (uint64_t)((first + i) / 2),
 					 x);
@@ -227,17 +243,23 @@ static void draw_row(float *to, const struct tr_param *p, int64_t row, uint64_t 
 	}
 }
 
+void tr_param_draw(const struct tr_param *p, float *x, int64_t from, int64_t to, uint64_t seed,
+		   double range)
+{
+	for (int64_t i = from; p->ndim == 1 && i < to; i++)
+		x[i - from] = p->fill;
+	for (int64_t n; p->ndim == 2 && from < to; from += n, x += n) {
+		n = in_row(p, from, to);
+		draw_items(p, x, index_of(p, from), n, seed, range);
+	}
+}
+
 void tr_registry_draw(const struct tr_registry *r, float *weights, uint64_t seed, double range)
 {
 	for (int j = 0; j < r->n; j++) {
 		const struct tr_param *p = &r->param[j];
-		float *to = weights + p->offset;
 
-		if (p->tied_to >= 0)
-			continue;
-		for (int64_t i = 0; p->ndim == 1 && i < p->items; i++)
-			to[i] = p->fill;
-		for (int64_t row = 0; p->ndim == 2 && row < p->count[0]; row++)
-			draw_row(to + row * p->count[1], p, row, seed, range);
+		if (p->tied_to < 0)
+			tr_param_draw(p, weights + p->offset, 0, p->items, seed, range);
 	}
 }

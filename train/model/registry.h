@@ -79,16 +79,19 @@ void tr_registry_release(struct tr_registry *r);
 struct tr_span tr_registry_layer(const struct tr_registry *r, int64_t layer);
 /* Returns where piece `piece` of the dimension that is cut begins in the box of this rank. */
 int64_t tr_param_cut(const struct tr_registry *r, const struct tr_param *p, int piece);
-/* Returns whether the box of a parameter counts in the hash on this rank. A parameter that is not
- * cut counts on the rank of piece 0 only, and a copy or a tied one does not count. */
-int tr_param_is_counted(const struct tr_registry *r, const struct tr_param *p);
-/* Returns the index of the first item of a row of the box in the whole parameter. */
-int64_t tr_param_index(const struct tr_param *p, int64_t row);
-/* Returns the sum of tr_item_hash over the boxes of all parameters that count on this rank, for
- * share i of n of each box. So the shares of all ranks add up to the hash of the model. */
+/* Returns the sum of tr_item_hash over items [from, to) of the box of a parameter, of which x is
+ * the first. It is 0 for a parameter that does not count on this rank: a tied one, a copy, and one
+ * that is not cut unless this rank has piece 0. So the items of all ranks add up to the hash of the
+ * model. */
+uint64_t tr_param_hash(const struct tr_registry *r, const struct tr_param *p, const float *x,
+		       int64_t from, int64_t to);
+/* Returns the sum of tr_param_hash over share i of n of each parameter. */
 uint64_t tr_registry_hash(const struct tr_registry *r, const float *weights, int64_t i, int64_t n);
-/* Sets the initial weights: matrices are drawn from a normal distribution with deviation `range`,
- * vectors have their fill. An item depends only on the seed, the name and its index in the whole
- * parameter. */
+/* Sets x to the initial weights [from, to) of the box of a parameter: those of a matrix are drawn
+ * from a normal distribution with deviation `range`, a vector has its fill. An item depends only on
+ * the seed, the name and its index in the whole parameter. */
+void tr_param_draw(const struct tr_param *p, float *x, int64_t from, int64_t to, uint64_t seed,
+		   double range);
+/* Sets all initial weights. */
 void tr_registry_draw(const struct tr_registry *r, float *weights, uint64_t seed, double range);
 #endif

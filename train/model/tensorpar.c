@@ -112,8 +112,8 @@ void tr_tensorpar_begin(struct tr_tensorpar *tp, const struct tr_rows *rows)
 
 /* Copies rows [first, last), which are at `tokens` in the order of tokens, to their places in
  * `ranks`, which has the rows of all ranks in the order of ranks; or back. */
-static void move_rows(struct tr_tensorpar *tp, const struct tr_rows *rows, int64_t first,
-		      int64_t last, float *tokens, float *ranks, int back)
+static void move_rows(struct tr_tensorpar *tp, const struct tr_rows *rows, enum tr_type type,
+		      int64_t first, int64_t last, void *tokens, void *ranks, int back)
 {
 	memcpy(tp->place, tp->cut, (size_t)tp->ranks->n * sizeof(*tp->place));
 	for (int64_t s = 0; s < rows->seqs; s++) {
@@ -123,33 +123,33 @@ static void move_rows(struct tr_tensorpar *tp, const struct tr_rows *rows, int64
 			int64_t from = begin + tr_cut(n, tp->ranks->n, r);
 			int64_t to = begin + tr_cut(n, tp->ranks->n, r + 1);
 			int64_t a = from > first ? from : first, b = least(to, last);
-			float *x, *y = ranks + tp->place[r] + (a - from) * tp->size;
+			void *y = tr_item(type, ranks, tp->place[r] + (a - from) * tp->size), *x;
 
 			tp->place[r] += (to - from) * tp->size;
 			if (a >= b)
 				continue;
-			x = tokens + (a - first) * tp->size;
+			x = tr_item(type, tokens, (a - first) * tp->size);
 			memcpy(back ? x : y, back ? y : x,
-			       (size_t)((b - a) * tp->size) * sizeof(*x));
+			       (size_t)((b - a) * tp->size) * tr_type_bytes(type));
 		}
 	}
 }
 
 /* Node 0 is used for the rows that arrive: it has no sum at the time. */
-int tr_gather_rows(struct tr_tensorpar *tp, const struct tr_rows *rows, const float *local,
-		   const float **all, struct tr_error *err)
+int tr_gather_rows(struct tr_tensorpar *tp, const struct tr_rows *rows, enum tr_type type,
+		   const void *local, const void **all, struct tr_error *err)
 {
 	int rc;
 
 	*all = local;
 	if (!tp->sp)
 		return 0;
-	memcpy(tp->node[0] + tp->cut[tp->ranks->rank], local,
-	       (size_t)(tp->local * tp->size) * sizeof(*local));
-	rc = tr_gather_shares(tp->ranks, tp->cut, tp->node[0], err);
+	memcpy(tr_item(type, tp->node[0], tp->cut[tp->ranks->rank]), local,
+	       (size_t)(tp->local * tp->size) * tr_type_bytes(type));
+	rc = tr_gather_shares(tp->ranks, tp->cut, type, tp->node[0], err);
 	if (rc < 0)
 		return rc;
-	move_rows(tp, rows, 0, rows->n, tp->whole, tp->node[0], 1);
+	move_rows(tp, rows, type, 0, rows->n, tp->whole, tp->node[0], 1);
 	*all = tp->whole;
 	return 0;
 }
@@ -174,11 +174,14 @@ static void product(const struct tr_node_sum *s, const struct tr_term *t, int pi
 {
 	const struct products *p = s->arg;
 	struct tr_span over = span_of(p, t, piece);
+	struct tr_backend *be = s->be;
 
 	if (t->back)
-		s->be->linear_input(s->be, &t->l, over, t->x + p->row * t->l.out, to, p->n, add);
+		be->linear_input(be, &t->l, over, tr_item(TR_F32, t->x, p->row * t->l.out), to,
+				 p->n, add);
 	else
-		s->be->linear(s->be, &t->l, over, t->x + p->row * t->l.in, to, p->n, add);
+		be->linear(be, &t->l, over, tr_item(be->type, t->x, p->row * t->l.in), to, p->n,
+			   add);
 }
 
 static void product_of_piece(const struct tr_node_sum *s, int piece, float *to)
@@ -222,7 +225,7 @@ void tr_sum_pieces(struct tr_tensorpar *tp, const struct tr_registry *reg,
 			tr_node_sum(&s, low, tp->end[i] - low,
 				    tp->sp ? tp->one : node + at * tp->size);
 			if (tp->sp)
-				move_rows(tp, rows, at, at + p.n, tp->one, node, 0);
+				move_rows(tp, rows, TR_F32, at, at + p.n, tp->one, node, 0);
 		}
 	}
 }
@@ -256,10 +259,10 @@ int tr_sum_pieces_end(struct tr_tensorpar *tp, const struct tr_rows *rows, float
 /* The ranks that do not have a token add zeros, so any tree gives the same bits: one with a leaf
  * for each rank. */
 int tr_embed_rows(struct tr_tensorpar *tp, const struct tr_rows *rows, struct tr_span has,
-		  const float *w, float *x, struct tr_error *err)
+		  const void *w, float *x, struct tr_error *err)
 {
 	tp->be->embed(tp->be, rows, has, tp->sp ? tp->whole : x, w, tp->size);
 	if (tp->sp)
-		move_rows(tp, rows, 0, rows->n, tp->whole, tp->node[0], 0);
+		move_rows(tp, rows, TR_F32, 0, rows->n, tp->whole, tp->node[0], 0);
 	return sum_nodes(tp, rows, tp->ranks->n, x, err);
 }

@@ -42,7 +42,7 @@ struct tr_tensorpar {
 struct tr_term {
 	struct tr_linear l;
 	const struct tr_param *param;   /* of l.w */
-	const float *x;                 /* input: rows of x, or of dy */
+	const void *x;                  /* input: rows of x, or of dy, which are floats */
 	int back;                       /* 0: x w^T. 1: dy w */
 };
 
@@ -57,8 +57,8 @@ void tr_tensorpar_begin(struct tr_tensorpar *tp, const struct tr_rows *rows);
 
 /* Sets *all to the rows of all ranks, in the order of tokens, from the local rows of each. They are
  * valid until the next call. [collective] */
-int tr_gather_rows(struct tr_tensorpar *tp, const struct tr_rows *rows, const float *local,
-		   const float **all, struct tr_error *err);
+int tr_gather_rows(struct tr_tensorpar *tp, const struct tr_rows *rows, enum tr_type type,
+		   const void *local, const void **all, struct tr_error *err);
 /* Adds up the terms over the pieces of this rank, for rows [first, last). Inputs begin with row
  * `first`. Within a piece, the terms are added in their order. After the calls for all rows,
  * tr_sum_pieces_end sets y to the local rows of the sum over all pieces. y is the same in all these
@@ -71,7 +71,7 @@ int tr_sum_pieces_end(struct tr_tensorpar *tp, const struct tr_rows *rows, float
 		      struct tr_error *err);
 /* Looks up the embedding: sets x to the local rows. [collective] */
 int tr_embed_rows(struct tr_tensorpar *tp, const struct tr_rows *rows, struct tr_span has,
-		  const float *w, float *x, struct tr_error *err);
+		  const void *w, float *x, struct tr_error *err);
 
 /* Computes items of a piece, or of a sum over pieces. */
 struct tr_node_sum {

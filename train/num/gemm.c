@@ -14,26 +14,44 @@ static int64_t least(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
+static inline float item_at(const struct tr_matrix *x, int bf16, int64_t i)
+{
+	return bf16 ? tr_widen(((const uint16_t *)x->at)[i]) : ((const float *)x->at)[i];
+}
+
+/* Packs rows [r0, r0 + n) of a strip, as `pack` does. The compiler makes this function for each
+ * type. */
+static inline __attribute__((always_inline)) void strip(const struct tr_matrix *x, int bf16,
+							int64_t r0, int64_t n, int64_t k0,
+							int64_t kc, int64_t tile, float *to)
+{
+	int64_t from = r0 * x->row + k0 * x->column;
+
+	if (x->row == 1) {
+		for (int64_t k = 0; k < kc; k++)
+			for (int64_t r = 0; r < n; r++)
+				to[k * tile + r] = item_at(x, bf16, from + k * x->column + r);
+		return;
+	}
+	for (int64_t r = 0; r < n; r++)
+		for (int64_t k = 0; k < kc; k++)
+			to[k * tile + r] = item_at(x, bf16, from + r * x->row + k * x->column);
+}
+
 /* Packs columns [k0, k0 + kc) of rows [r0, r0 + rows) into strips of `tile` rows. A strip is
  * ordered by k, then by row. The last strip is padded with zeros. */
 static void pack(const struct tr_matrix *x, int64_t r0, int64_t rows, int64_t k0, int64_t kc,
 		 int64_t tile, float *to)
 {
 	for (int64_t s = 0; s < rows; s += tile, to += tile * kc) {
-		const float *from = x->at + (r0 + s) * x->row + k0 * x->column;
 		int64_t n = least(tile, rows - s);
 
 		if (n < tile)
 			memset(to, 0, (size_t)(tile * kc) * sizeof(*to));
-		if (x->row == 1) {
-			for (int64_t k = 0; k < kc; k++)
-				memcpy(to + k * tile, from + k * x->column,
-				       (size_t)n * sizeof(*to));
-			continue;
-		}
-		for (int64_t r = 0; r < n; r++)
-			for (int64_t k = 0; k < kc; k++)
-				to[k * tile + r] = from[r * x->row + k * x->column];
+		if (x->type == TR_BF16)
+			strip(x, 1, r0 + s, n, k0, kc, tile, to);
+		else
+			strip(x, 0, r0 + s, n, k0, kc, tile, to);
 	}
 }
 
@@ -75,7 +93,7 @@ static void part(const struct tr_isa *isa, const struct tr_gemm *g, int64_t k0, 
 		 int add, int64_t j0, float *work)
 {
 	float *b = work, *a = work + (int64_t)TR_CHAIN * TR_PANEL_COLUMNS;
-	struct tr_matrix bt = { g->b.at, g->b.column, g->b.row };
+	struct tr_matrix bt = { g->b.at, g->b.column, g->b.row, g->b.type };
 	int64_t n = least(TR_PANEL_COLUMNS, g->n - j0);
 
 	pack(&bt, j0, n, k0, kc, isa->tile_columns, b);
@@ -118,8 +136,9 @@ static float chain(const struct tr_gemm *g, int64_t i, int64_t j, int64_t k0, in
 	float sum = 0;
 
 	for (int64_t k = k0; k < k1; k++)
-		sum = fmaf(g->a.at[i * g->a.row + k * g->a.column],
-			   g->b.at[k * g->b.row + j * g->b.column], sum);
+		sum = fmaf(item_at(&g->a, g->a.type == TR_BF16, i * g->a.row + k * g->a.column),
+			   item_at(&g->b, g->b.type == TR_BF16, k * g->b.row + j * g->b.column),
+			   sum);
 	return sum;
 }
 

@@ -8,6 +8,8 @@
 #define GEMM_H
 #include <stdint.h>
 
+#include "bf16.h"
+
 #define TR_CHAIN 256
 /* A tile of the micro-kernel is at most this large. */
 #define TR_TILE_ROWS 16
@@ -19,10 +21,12 @@
 
 struct tr_isa;
 
-/* C[m, n] = or += A[m, k] B[k, n]. Element (i, j) of a matrix is at i * row + j * column. */
+/* C[m, n] = or += A[m, k] B[k, n]. Element (i, j) of a matrix is item i * row + j * column. A
+ * matrix of bf16 is widened when it is packed. */
 struct tr_matrix {
-	const float *at;
+	const void *at;
 	int64_t row, column;
+	enum tr_type type;
 };
 struct tr_gemm {
 	int64_t m, n, k;

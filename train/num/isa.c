@@ -5,9 +5,11 @@
 
 #include "philox.h"
 
-static const struct tr_isa portable = { "portable", 4, 8, tr_tile_portable, TR_ROWOPS(portable) };
+static const struct tr_isa portable = { "portable", 4, 8, tr_tile_portable, TR_ROWOPS(portable),
+	{ TR_ITEMOPS(portable_f32), TR_ITEMOPS(portable_bf16) } };
 #ifdef TR_X86
-static const struct tr_isa avx2 = { "avx2", 6, 16, tr_tile_avx2, TR_ROWOPS(avx2) };
+static const struct tr_isa avx2 = { "avx2", 6, 16, tr_tile_avx2, TR_ROWOPS(avx2),
+	{ TR_ITEMOPS(avx2_f32), TR_ITEMOPS(avx2_bf16) } };
 
 static int has_avx2(void)
 {
@@ -56,9 +58,9 @@ static int check_product(const struct tr_isa *isa, float *work)
 	static const int64_t cut[] = { 0, 19, CHECK_K };
 	float a[CHECK_M * CHECK_K], b[CHECK_N * CHECK_K], c[CHECK_M * CHECK_N],
 		want[CHECK_M * CHECK_N];
-	struct tr_gemm g = { .m = CHECK_M, .n = CHECK_N, .k = CHECK_K, .a = { a, CHECK_K, 1 },
-			     .b = { b, 1, CHECK_K }, .c = c, .c_row = CHECK_N, .add = 1,
-			     .cut = cut, .cut_n = 2 };
+	struct tr_gemm g = { .m = CHECK_M, .n = CHECK_N, .k = CHECK_K,
+			     .a = { a, CHECK_K, 1, TR_F32 }, .b = { b, 1, CHECK_K, TR_F32 },
+			     .c = c, .c_row = CHECK_N, .add = 1, .cut = cut, .cut_n = 2 };
 
 	fill(a, CHECK_M * CHECK_K, 1);
 	fill(b, CHECK_N * CHECK_K, 2);
@@ -70,23 +72,34 @@ static int check_product(const struct tr_isa *isa, float *work)
 	return memcmp(c, want, sizeof(c)) == 0;
 }
 
-static int check_rows(const struct tr_isa *isa)
+/* Compares the operations on items of a type with the portable ones. */
+static int check_items(const struct tr_isa *isa, enum tr_type type)
 {
-	float x[CHECK_ROW], y[CHECK_ROW], a[CHECK_ROW], b[CHECK_ROW], s[2], t[2];
+	const struct tr_itemops *op = &isa->items[type], *want = &portable.items[type];
+	float x[CHECK_ROW], y[CHECK_ROW], a[CHECK_ROW] = { 0 }, b[CHECK_ROW] = { 0 }, s[2];
 
 	fill(x, CHECK_ROW, 4);
 	fill(y, CHECK_ROW, 5);
-	memcpy(a, x, sizeof(x));
-	memcpy(b, x, sizeof(x));
+	op->round(x, x, CHECK_ROW);     /* now x has items of the type */
+	op->sum(a, y, x, CHECK_ROW);
+	want->sum(b, y, x, CHECK_ROW);
+	op->swiglu(a, x, a, CHECK_ROW);
+	want->swiglu(b, x, b, CHECK_ROW);
+	s[0] = op->dot(x, y, CHECK_ROW);
+	s[1] = want->dot(x, y, CHECK_ROW);
+	return memcmp(a, b, sizeof(a)) == 0 && memcmp(&s[0], &s[1], sizeof(*s)) == 0;
+}
+
+static int check_rows(const struct tr_isa *isa)
+{
+	float a[CHECK_ROW], b[CHECK_ROW], s[2], t[2];
+
+	fill(a, CHECK_ROW, 4);
+	memcpy(b, a, sizeof(a));
 	isa->row.softmax(a, CHECK_ROW, 0.5f, &s[0], &s[1]);
 	portable.row.softmax(b, CHECK_ROW, 0.5f, &t[0], &t[1]);
-	if (memcmp(a, b, sizeof(a)) != 0 || memcmp(s, t, sizeof(s)) != 0)
-		return 0;
-	isa->row.swiglu(a, x, y, CHECK_ROW);
-	portable.row.swiglu(b, x, y, CHECK_ROW);
-	s[0] = isa->row.dot(x, y, CHECK_ROW);
-	t[0] = portable.row.dot(x, y, CHECK_ROW);
-	return memcmp(a, b, sizeof(a)) == 0 && memcmp(s, t, sizeof(s)) == 0;
+	return memcmp(a, b, sizeof(a)) == 0 && memcmp(s, t, sizeof(s)) == 0 &&
+		check_items(isa, TR_F32) && check_items(isa, TR_BF16);
 }
 
 int tr_isa_check(const struct tr_isa *isa, float *work, struct tr_error *err)

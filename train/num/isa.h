@@ -11,6 +11,7 @@ struct tr_isa {
 	int64_t tile_rows, tile_columns;
 	tr_tile_fn *tile;
 	struct tr_rowops row;
+	struct tr_itemops items[2];     /* by enum tr_type */
 };
 /* Sets *isa to the kernels of that name, or for "auto" to the fastest that the CPU has. EINVAL if
  * the CPU or the build lacks them. */

@@ -69,8 +69,15 @@ int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
 	return 0;
 }
 
+float *tr_adamw_of(const struct tr_adamw *a, const struct tr_param *p, void *weights,
+		   struct tr_span *own, int64_t *at)
+{
+	*at = tr_shares_of(a->shares, p, own);
+	return a->master ? a->master + *at : (float *)weights + own->from;
+}
+
 int tr_adamw_update(struct tr_adamw *a, const struct tr_registry *reg, const struct tr_isa *isa,
-		    float *weights, const float *grad, double lr, double scale,
+		    void *weights, const float *grad, double lr, double scale,
 		    const struct tr_gate *gate, struct tr_error *err)
 {
 	double bias1 = 1 - tr_power(a->beta1, a->step + 1);
@@ -85,15 +92,16 @@ int tr_adamw_update(struct tr_adamw *a, const struct tr_registry *reg, const str
 		int rc = gate && p->tied_to < 0 ? gate->wait(gate->arg, i, err) : 0;
 		struct tr_span own;
 		int64_t at;
+		float *w;
 
 		if (rc < 0)
 			return rc;
 		if (p->tied_to >= 0)
 			continue;
 		s.keep = p->decay ? (float)(1 - lr * a->decay) : 1.0f;
-		at = tr_shares_of(a->shares, p, &own);
-		isa->row.adamw(weights + own.from, a->m + at, a->v + at,
-			       gradient_at(a->shares, grad, own), own.to - own.from, &s);
+		w = tr_adamw_of(a, p, weights, &own, &at);
+		isa->row.adamw(w, a->m + at, a->v + at, gradient_at(a->shares, grad, own),
+			       own.to - own.from, &s);
 	}
 	a->step++;
 	return 0;

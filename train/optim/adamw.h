@@ -11,6 +11,9 @@ struct tr_adamw {
 	double beta1, beta2, eps, decay;
 	const struct tr_shares *shares; /* borrowed; NULL: this rank updates all items */
 	float *m, *v;                   /* moments of the items of this rank, in their order */
+	/* The fp32 weights of the same items, if the weights of the model have another type, and
+	 * are these, rounded. NULL: the weights of the model are fp32. */
+	float *master;
 	int64_t step;                   /* updates that were made */
 };
 /* Called before a parameter and its moments change: waits until no save reads their memory. */
@@ -26,11 +29,16 @@ struct tr_gate {
 int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
 		     const struct tr_mesh *mesh, const struct tr_shares *shares, const float *grad,
 		     double *norm, struct tr_error *err);
+/* Returns the fp32 weights of a parameter that this rank updates, and sets *own to these items,
+ * perhaps none. *at receives where the first of them is in the buffers of moments.
+ * weights  of the model */
+float *tr_adamw_of(const struct tr_adamw *a, const struct tr_param *p, void *weights,
+		   struct tr_span *own, int64_t *at);
 /* Makes an update of the items of this rank, with learning rate lr and the gradients multiplied by
- * scale. When it has returned 0, the gates of all parameters have been called, so that the weights
- * of other ranks may be received.
+ * scale. It changes the masters, or without them the weights of the model. When it has returned 0,
+ * the gates of all parameters have been called, so that the weights of other ranks may be received.
  * gate  NULL: no save can be in flight. */
 int tr_adamw_update(struct tr_adamw *a, const struct tr_registry *reg, const struct tr_isa *isa,
-		    float *weights, const float *grad, double lr, double scale,
+		    void *weights, const float *grad, double lr, double scale,
 		    const struct tr_gate *gate, struct tr_error *err);
 #endif

@@ -417,8 +417,8 @@ static int queue_round(struct tr_leafgrads *lg, const struct bucket *b, int n,
 
 static int queue_gather(struct tr_leafgrads *lg, const struct bucket *b, struct tr_error *err)
 {
-	struct tr_series *s = tr_gather_series(lg->queue.g, b->cut, b->is_norms ? norm_sums(lg) :
-					       lg->whole + b->from);
+	struct tr_series *s = tr_gather_series(lg->queue.g, b->cut, TR_F32, b->is_norms ?
+					       norm_sums(lg) : lg->whole + b->from);
 
 	if (!s)
 		return no_memory(lg, err);

@@ -23,7 +23,7 @@ void tr_weightgather_release(struct tr_weightgather *g)
 }
 
 /* Begins to get some weights, which are in one area. */
-static int gather(struct tr_weightgather *g, struct tr_span span, float *weights,
+static int gather(struct tr_weightgather *g, struct tr_span span, enum tr_type type, void *weights,
 		  struct tr_error *err)
 {
 	const struct tr_ranks *dp = g->shares->dp;
@@ -34,7 +34,7 @@ static int gather(struct tr_weightgather *g, struct tr_span span, float *weights
 		return 0;
 	for (int r = 0; r <= dp->n; r++)
 		g->cut[r] = cut[r] < span.from ? span.from : cut[r] > span.to ? span.to : cut[r];
-	s = tr_gather_series(g->queue->g, g->cut, weights);
+	s = tr_gather_series(g->queue->g, g->cut, type, weights);
 	if (!s) {
 		tr_fail(err, TR_ENOMEM, "no memory to gather weights");
 		return tr_ranks_abandon(dp, err);
@@ -44,16 +44,18 @@ static int gather(struct tr_weightgather *g, struct tr_span span, float *weights
 }
 
 /* Norms come first, because all layers have some. A tied head has no weights of its own. */
-int tr_weightgather_begin(struct tr_weightgather *g, float *weights, struct tr_error *err)
+int tr_weightgather_begin(struct tr_weightgather *g, enum tr_type type, void *weights,
+			  struct tr_error *err)
 {
 	const struct tr_registry *reg = g->reg;
-	int rc = gather(g, (struct tr_span){ reg->norms, reg->weights }, weights, err);
+	int rc = gather(g, (struct tr_span){ reg->norms, reg->weights }, type, weights,
+			err);
 
 	for (int64_t l = -1; rc == 0 && l <= reg->layers; l++) {
 		struct tr_span span = tr_registry_layer(reg, l);
 
 		if (span.from < reg->norms)
-			rc = gather(g, span, weights, err);
+			rc = gather(g, span, type, weights, err);
 		g->ticket[l + 1] = g->queue->added;
 	}
 	return rc;

@@ -20,7 +20,8 @@ int tr_weightgather_init(struct tr_weightgather *g, const struct tr_registry *re
 			 struct tr_error *err);
 void tr_weightgather_release(struct tr_weightgather *g);
 /* Begins to get the weights of the other ranks. */
-int tr_weightgather_begin(struct tr_weightgather *g, float *weights, struct tr_error *err);
+int tr_weightgather_begin(struct tr_weightgather *g, enum tr_type type, void *weights,
+			  struct tr_error *err);
 /* Waits until the weights of a layer are there, and those that a forward pass reads before it.
  * Layer -1 is the embedding, and the number of layers is the head. [collective] */
 int tr_weightgather_wait(struct tr_weightgather *g, int64_t layer, struct tr_error *err);

@@ -4,8 +4,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "itemhash.h"
-
 /* Returns the beginning or the end of a parameter, or of the buffer, that is nearest to an item. */
 static int64_t nearest_end(const struct tr_registry *reg, int64_t item)
 {
@@ -106,29 +104,4 @@ int64_t tr_shares_of(const struct tr_shares *s, const struct tr_param *p, struct
 		return 0;
 	}
 	return tr_shares_at(s, own->from);
-}
-
-uint64_t tr_shares_hash(const struct tr_shares *s, const struct tr_registry *reg,
-			const float *weights)
-{
-	uint64_t sum = 0;
-
-	for (int i = 0; i < reg->n; i++) {
-		const struct tr_param *p = &reg->param[i];
-		struct tr_span own;
-
-		tr_shares_of(s, p, &own);
-		if (!tr_param_is_counted(reg, p))
-			own.to = own.from;
-		for (int64_t at = own.from, end; at < own.to; at = end) {
-			int64_t row = (at - p->offset) / p->count[1];
-			int64_t column = at - p->offset - row * p->count[1];
-
-			end = p->offset + (row + 1) * p->count[1];
-			end = end < own.to ? end : own.to;
-			sum += tr_item_hash(p->crc, weights + at,
-					    tr_param_index(p, row) + column, end - at);
-		}
-	}
-	return sum;
 }

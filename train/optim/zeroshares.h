@@ -29,10 +29,6 @@ void tr_shares_release(struct tr_shares *s);
 int64_t tr_shares_items(const struct tr_shares *s, const struct tr_registry *reg);
 /* Returns where an item of this rank is in its buffers of moments. */
 int64_t tr_shares_at(const struct tr_shares *s, int64_t item);
-/* Returns the sum of tr_item_hash over the items of this rank, of those parameters that count on it
- * (see tr_registry_hash). */
-uint64_t tr_shares_hash(const struct tr_shares *s, const struct tr_registry *reg,
-			const float *weights);
 /* Returns the items of an area that this rank has. */
 struct tr_span tr_shares_own(const struct tr_shares *s, const struct tr_registry *reg, int area);
 /* Sets *own to the items of a parameter that this rank has, perhaps none. Returns where the first

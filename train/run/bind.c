@@ -20,7 +20,7 @@ _Static_assert((int)TR_EINVAL == SHEAF_EINVAL && (int)TR_ENOMEM == SHEAF_ENOMEM 
 	       (int)TR_ELOST == SHEAF_ELOST && (int)TR_EDIVERGED == SHEAF_EDIVERGED &&
 	       (int)TR_EFAILED == SHEAF_EFAILED, "codes are those of sheaf.h");
 
-enum { KINDS = 3 };                     /* slices of a parameter: weight and two moments */
+enum { WEIGHT, MASTER, MOMENT1, MOMENT2, KINDS };       /* slices of a parameter */
 static const char config_file[] = "train.yaml";
 
 struct tr_store {
@@ -30,6 +30,7 @@ struct tr_store {
 	struct sheaf_run *run, *other;  /* other: the run that is resumed from, if another one */
 	struct sheaf_checkpoint *found;
 	struct sheaf_state *state;
+	struct sheaf_state *load;       /* what a load fills; NULL: the same */
 	int *slice;                     /* [parameters * KINDS]; -1: none */
 	struct sheaf_save *save;        /* in flight */
 	int64_t save_step;
@@ -182,6 +183,7 @@ void tr_store_close(struct tr_store *s, int lost)
 	sheaf_run_close(s->other);
 	sheaf_run_close(s->run);
 	sheaf_state_free(s->state);
+	sheaf_state_free(s->load);
 	sheaf_group_free(s->group);
 	free(s->slice);
 	free(s->run_dir);
@@ -356,6 +358,14 @@ int tr_store_is_other(const struct tr_store *s)
 	return s->other != NULL;
 }
 
+/* Fills the state from the checkpoint. If that has no masters, they are converted from the
+ * model. */
+static int load_state(struct tr_store *s, uint64_t flags, struct sheaf_error *err)
+{
+	return sheaf_checkpoint_load(s->found, s->load ? s->load : s->state,
+				     flags | SHEAF_LOAD_DERIVE, NULL, err);
+}
+
 int tr_store_rewind(struct tr_store *s, struct tr_error *err)
 {
 	struct sheaf_error e;
@@ -364,7 +374,7 @@ int tr_store_rewind(struct tr_store *s, struct tr_error *err)
 	if (s->rewind_to < 0)
 		return 0;
 	/* A dry load checks the names, shapes and types of all tensors, and reads none. */
-	rc = sheaf_checkpoint_load(s->found, s->state, SHEAF_LOAD_DRY, NULL, &e);
+	rc = load_state(s, SHEAF_LOAD_DRY, &e);
 	if (rc == 0)
 		rc = sheaf_run_rewind(s->run, s->rewind_to, &e);
 	return pass(err, &e, rc);
@@ -378,24 +388,24 @@ const char *tr_store_found(const struct tr_store *s)
 /* ---- the state ---- */
 
 /* Adds the box of a parameter.
- * own   which items of the flat buffer of weights this rank has of it
- * data  the first of these
- * flags of the slice */
+ * own    which items of the flat buffer of weights this rank has of it
+ * slice  its flags and type, and its memory: the first of these items */
 static int add_tensor(struct sheaf_state *state, const struct tr_param *p, const char *family,
-		      const char *suffix, const struct tr_span *own, float *data, uint64_t flags,
+		      const char *suffix, const struct tr_span *own, struct sheaf_slice slice,
 		      struct sheaf_error *err)
 {
 	char name[160];
-	struct sheaf_slice slice = { .size = sizeof(slice), .family = family, .name = name,
-				     .dtype = SHEAF_F32, .ndim = p->ndim, .data = data,
-				     .flags = flags };
 
+	snprintf(name, sizeof(name), "%s%s", p->name, suffix);
+	slice.size = sizeof(slice);
+	slice.family = family;
+	slice.name = name;
+	slice.ndim = p->ndim;
 	if (own->to - own->from < p->items) {
 		slice.flags |= SHEAF_SLICE_FLAT;
 		slice.flat_start = own->from - p->offset;
 		slice.flat_count = own->to - own->from;
 	}
-	snprintf(name, sizeof(name), "%s%s", p->name, suffix);
 	for (int d = 0; d < p->ndim; d++) {
 		slice.shape[d] = p->shape[d];
 		slice.start[d] = p->start[d];
@@ -404,40 +414,85 @@ static int add_tensor(struct sheaf_state *state, const struct tr_param *p, const
 	return sheaf_state_add(state, &slice, err);
 }
 
-int tr_store_describe(struct tr_store *s, struct tr_trainer *t, struct tr_error *err)
+/* Adds a slice of a parameter. Returns its number in the state, or -1 if there is none.
+ * weights  the family of the weights that are fp32 */
+static int add_kind(struct sheaf_state *state, struct tr_trainer *t, const struct tr_param *p,
+		    int kind, const char *weights, struct sheaf_error *err)
+{
+	static const char *const suffix[KINDS] = { "", "", "/moment1_0", "/moment2_0" };
+	struct sheaf_slice slice = { .dtype = SHEAF_F32 };
+	struct tr_span all, own;
+	void *w = tr_model_weights(t->model);
+	int64_t at;
+	float *fp32;
+
+	if (p->tied_to >= 0)
+		return -1;
+	fp32 = tr_adamw_of(&t->adamw, p, w, &own, &at);
+	tr_shares_of(NULL, p, &all);
+	if (kind == WEIGHT && t->adamw.master) {
+		slice.dtype = SHEAF_BF16;
+		slice.flags = SHEAF_SLICE_SAVE_ONLY;    /* tr_trainer_spread makes them */
+	}
+	slice.data = kind == WEIGHT ? tr_item(t->be->type, w, p->offset) : kind == MASTER ? fp32 :
+		(kind == MOMENT1 ? t->adamw.m : t->adamw.v) + at;
+	if (kind == WEIGHT)
+		return add_tensor(state, p, t->adamw.master ? "model" : weights, "", &all, slice,
+				  err);
+	if (own.from == own.to || (kind == MASTER && !t->adamw.master))
+		return -1;
+	/* Moments and masters in a file are not copied to memory for a save. */
+	slice.flags |= t->arenas.lent[TR_OPTIMIZER] ? SHEAF_SLICE_IN_PLACE : 0;
+	return add_tensor(state, p, kind == MASTER ? "master_weights" : "optimizer", suffix[kind],
+			  &own, slice, err);
+}
+
+/* Adds all slices. s->slice receives their numbers. */
+static int add_all(struct tr_store *s, struct sheaf_state *state, struct tr_trainer *t,
+		   const char *weights, struct tr_error *err)
 {
 	const struct tr_registry *reg = tr_model_registry(t->model);
-	float *data[KINDS] = { tr_model_weights(t->model), t->adamw.m, t->adamw.v };
-	static const char *const suffix[KINDS] = { "", "/moment1_0", "/moment2_0" };
-	/* Moments in a file are not copied to memory for a save. */
-	uint64_t in_place = t->arenas.lent[TR_OPTIMIZER] ? SHEAF_SLICE_IN_PLACE : 0;
 	struct sheaf_error e;
 
-	s->state = sheaf_state_new();
-	s->slice = malloc((size_t)reg->n * KINDS * sizeof(*s->slice));
-	if (!s->state || !s->slice)
-		return tr_fail(err, TR_ENOMEM, "no memory to describe the state");
 	for (int i = 0; i < reg->n * KINDS; i++) {
-		const struct tr_param *p = &reg->param[i / KINDS];
-		int kind = i % KINDS;
-		struct tr_span own;
-		int64_t at = tr_shares_of(kind ? t->adamw.shares : NULL, p, &own);
-
-		s->slice[i] = -1;
-		if (p->tied_to >= 0 || own.from == own.to)
-			continue;
-		s->slice[i] = add_tensor(s->state, p, kind ? "optimizer" : "model", suffix[kind],
-					 &own, data[kind] + at, kind ? in_place : 0, &e);
-		if (s->slice[i] < 0)
+		s->slice[i] = add_kind(state, t, &reg->param[i / KINDS], i % KINDS, weights, &e);
+		if (s->slice[i] < -1)
 			return pass(err, &e, s->slice[i]);
 	}
 	return 0;
 }
 
+/* Returns whether the checkpoint was trained with masters. */
+static int has_masters(struct tr_store *s, const struct tr_registry *reg)
+{
+	struct sheaf_tensor tensor = { .size = sizeof(tensor) };
+
+	return s->found && sheaf_checkpoint_find(s->found, "master_weights", reg->param[0].name,
+						 &tensor, NULL) == 0;
+}
+
+int tr_store_describe(struct tr_store *s, struct tr_trainer *t, struct tr_error *err)
+{
+	const struct tr_registry *reg = tr_model_registry(t->model);
+	int rc = 0;
+
+	s->state = sheaf_state_new();
+	s->slice = malloc((size_t)reg->n * KINDS * sizeof(*s->slice));
+	if (!s->state || !s->slice)
+		return tr_fail(err, TR_ENOMEM, "no memory to describe the state");
+	/* Weights that are fp32 now come from the masters. The model has them rounded. */
+	if (has_masters(s, reg) && !t->adamw.master) {
+		s->load = sheaf_state_new();
+		rc = s->load ? add_all(s, s->load, t, "master_weights", err) :
+			tr_fail(err, TR_ENOMEM, "no memory to describe the state");
+	}
+	return rc == 0 ? add_all(s, s->state, t, "model", err) : rc;
+}
+
 int tr_store_load(struct tr_store *s, struct tr_error *err)
 {
 	struct sheaf_error e;
-	int rc = pass(err, &e, sheaf_checkpoint_load(s->found, s->state, 0, NULL, &e));
+	int rc = pass(err, &e, load_state(s, 0, &e));
 
 	sheaf_checkpoint_close(s->found);
 	s->found = NULL;
@@ -458,12 +513,15 @@ int tr_store_import(struct tr_store *s, struct tr_trainer *t, const char *dir,
 
 	for (int i = 0; i < reg->n; i++) {
 		const struct tr_param *p = &reg->param[i];
-		struct tr_span all;
-		int64_t at = tr_shares_of(NULL, p, &all);
+		struct sheaf_slice slice = { .dtype = SHEAF_F32 };
+		struct tr_span own;
+		int64_t at;
 
-		if (p->tied_to < 0)
-			add_tensor(state, p, "model", "", &all, tr_model_weights(t->model) + at, 0,
-				   NULL);
+		if (p->tied_to >= 0)
+			continue;
+		slice.data = tr_adamw_of(&t->adamw, p, tr_model_weights(t->model), &own, &at);
+		if (own.from < own.to)
+			add_tensor(state, p, "model", "", &own, slice, NULL);
 	}
 	if (rc == 0)
 		rc = sheaf_checkpoint_load(from, state, SHEAF_LOAD_CONVERT, NULL, &e);

@@ -261,9 +261,12 @@ static int fill(struct loop *l, struct tr_error *err)
 	} else if (l->o->init == TR_INIT_MODEL) {
 		rc = tr_store_import(l->store, &l->t, l->o->model, err);
 	} else {
-		tr_registry_draw(tr_model_registry(l->t.model), tr_model_weights(l->t.model),
-				 (uint64_t)l->o->seed, l->setup.config.init_range);
+		tr_trainer_draw(&l->t, (uint64_t)l->o->seed, l->setup.config.init_range);
 	}
+	if (rc == 0)
+		rc = tr_trainer_spread(&l->t, err);
+	if (rc == 0)
+		rc = tr_trainer_settle(&l->t, err);
 	l->last_saved = l->committed = l->progress.step;
 	l->progress.seed = (uint64_t)l->o->seed;
 	l->progress.virtual_dp = l->o->virtual.dp;
@@ -463,9 +466,10 @@ static int tell_memory(struct loop *l, struct tr_error *err)
 static void tell_saved(struct loop *l, int64_t step)
 {
 	const struct tr_registry *reg = tr_model_registry(l->t.model);
+	int64_t item = 12 + (l->t.adamw.master ? 2 : 0);        /* bytes */
 
 	tr_event(l->events, json_pack("{s:s,s:I,s:s,s:I,s:f}", "event", "saved", "step",
-		(json_int_t)step, "to", "disk", "bytes", (json_int_t)(reg->distinct * 12),
+		(json_int_t)step, "to", "disk", "bytes", (json_int_t)(reg->distinct * item),
 		"blocked_ms", (double)l->blocked_ns * 1e-6));
 	tr_say(l->events, "saved step %" PRId64, step);
 }

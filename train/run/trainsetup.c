@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "configread.h"
@@ -17,6 +18,19 @@ static int is_directory(const char *path)
 	return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+/* Sets the type in config.json, which is attached to checkpoints, to that of their weights. */
+static int set_type(struct tr_setup *s, struct tr_error *err)
+{
+	char *typed = tr_model_config_typed(s->text, s->n, (enum tr_type)s->o->dtype);
+
+	if (!typed)
+		return tr_fail(err, TR_ENOMEM, "no memory for the config.json of the model");
+	free(s->text);
+	s->text = typed;
+	s->n = strlen(typed);
+	return 0;
+}
+
 static int read_model_config(struct tr_setup *s, struct tr_error *err)
 {
 	char path[4200];
@@ -27,6 +41,8 @@ static int read_model_config(struct tr_setup *s, struct tr_error *err)
 	rc = tr_config_read(path, &s->text, &s->n, err);
 	if (rc == 0)
 		rc = tr_model_config_read(&s->config, s->text, s->n, path, err);
+	if (rc == 0)
+		rc = set_type(s, err);
 	if (rc == 0 && s->o->seq > s->config.positions_max)
 		rc = tr_fail(err, TR_EINVAL, "seq %" PRId64 " is above max_position_embeddings %"
 			     PRId64 " of %s; use a smaller seq", s->o->seq,
@@ -114,7 +130,7 @@ struct tr_trainer tr_setup_trainer(const struct tr_setup *s, const struct tr_mes
 	const struct tr_opts *o = s->o;
 	const struct tr_lm_opts lm = tr_setup_task(s);
 
-	return (struct tr_trainer){ .mesh = mesh,
+	return (struct tr_trainer){ .mesh = mesh, .type = (enum tr_type)o->dtype,
 		.adamw = { .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
 			   .decay = o->weight_decay },
 		.schedule = { .lr = o->lr, .min_lr = o->min_lr, .warmup = o->warmup,

@@ -27,16 +27,20 @@ static int channel(int part, int backward)
 	return 2 * part + backward;
 }
 
-/* Returns the size of a message of so many items. It is never 0, because an empty message tells the
- * receiver that its sender has failed. */
-static size_t bytes_of(int64_t items)
+/* Returns the size of a message with an output of the model, or its gradient. It is never 0,
+ * because an empty message tells the receiver that its sender has failed.
+ * rows  NULL: the largest size */
+static size_t bytes_of(const struct pipeline *p, const struct tr_work *w,
+		       const struct tr_rows *rows)
 {
-	return items ? (size_t)items * sizeof(float) : 1;
+	size_t bytes = tr_model_passed(p->t->model, rows, w->backward);
+
+	return bytes ? bytes : 1;
 }
 
 /* Receives what the part before this one has computed, or in a backward pass the one behind it.
  * *got receives the number of bytes. */
-static int receive(struct pipeline *p, const struct tr_work *w, float *at, size_t *got,
+static int receive(struct pipeline *p, const struct tr_work *w, void *at, size_t *got,
 		   struct tr_error *err)
 {
 	int from = in_model(p, w->part) + (w->backward ? 1 : -1);
@@ -45,17 +49,17 @@ static int receive(struct pipeline *p, const struct tr_work *w, float *at, size_
 	if (!exists(p, from))
 		return 0;
 	rc = tr_receive(&p->t->mesh->pp, from % p->t->pipe.stages, channel(w->part, w->backward),
-			at, bytes_of(tr_model_passed(p->t->model, NULL)), got, err);
+			at, bytes_of(p, w, NULL), got, err);
 	p->failed |= rc == 0 && *got == 0;
 	return rc;
 }
 
 /* Sends what this part has computed. */
-static int pass_on(struct pipeline *p, const struct tr_work *w, const float *at,
+static int pass_on(struct pipeline *p, const struct tr_work *w, const void *at,
 		   struct tr_error *err)
 {
 	int to = in_model(p, w->part) + (w->backward ? -1 : 1), stages = p->t->pipe.stages;
-	size_t bytes = p->failed ? 0 : bytes_of(tr_model_passed(p->t->model, &p->rows));
+	size_t bytes = p->failed ? 0 : bytes_of(p, w, &p->rows);
 	int rc;
 
 	if (!exists(p, to))
@@ -76,7 +80,7 @@ static int compute(struct pipeline *p, const struct tr_work *w, int slot, size_t
 
 	/* The ranks of tp compute the rows together, so none of them begins alone. */
 	rc = tr_agree(&t->mesh->tp, rc, err);
-	if (rc == 0 && got && got != bytes_of(tr_model_passed(t->model, &p->rows)))
+	if (rc == 0 && got && got != bytes_of(p, w, &p->rows))
 		rc = tr_fail(err, TR_EBUG, "two stages have different samples");
 	if (rc == 0 && !w->backward)
 		rc = tr_model_forward(t->model, w->part, slot, &p->rows, p->keep, err);
@@ -91,7 +95,7 @@ static int work(struct pipeline *p, const struct tr_work *w, struct tr_error *er
 {
 	struct tr_model *m = p->t->model;
 	int slot = p->keep ? (int)(w->micro % p->t->parts.part[w->part].slots) : 0;
-	float *in = w->backward ? tr_model_gradient(m) : tr_model_input(m, w->part, slot);
+	void *in = w->backward ? tr_model_gradient(m) : tr_model_input(m, w->part, slot);
 	size_t got = 0;
 	int rc = receive(p, w, in, &got, err), sent;
 

@@ -101,6 +101,8 @@ static void ask_for_moments(struct tr_trainer *t, const struct tr_registry *reg)
 
 	tr_arena_ask(&t->arenas, TR_OPTIMIZER, items, &t->adamw.m);
 	tr_arena_ask(&t->arenas, TR_OPTIMIZER, items, &t->adamw.v);
+	if (t->type != TR_F32)
+		tr_arena_ask(&t->arenas, TR_OPTIMIZER, items, &t->adamw.master);
 }
 
 /* Continues what goes on in the background. */
@@ -117,6 +119,9 @@ static int make_parts(struct tr_trainer *t, const struct tr_model_config *c, int
 	int rc = plan_work(t, c, err);
 
 	t->arenas.be = t->be;
+	t->arenas.type = t->type;
+	if (t->be)
+		t->be->type = t->type;
 	if (rc == 0)
 		rc = tr_model_new(&t->model, c, &t->arenas, &tp, &t->parts, seqs_max, seq_max,
 				  err);
@@ -168,7 +173,7 @@ void tr_trainer_release(struct tr_trainer *t)
 	tr_weightgather_release(&t->gather);
 	if (t->be)
 		t->be->between = NULL;
-	t->adamw.m = t->adamw.v = NULL;
+	t->adamw.m = t->adamw.v = t->adamw.master = NULL;
 	t->adamw.shares = NULL;
 	tr_shares_release(&t->shares);
 	tr_model_free(t->model);
@@ -207,6 +212,49 @@ int tr_trainer_settle(struct tr_trainer *t, struct tr_error *err)
 	return t->adamw.shares ? tr_weightgather_wait(&t->gather, head, err) : 0;
 }
 
+void tr_trainer_draw(struct tr_trainer *t, uint64_t seed, double range)
+{
+	const struct tr_registry *reg = tr_model_registry(t->model);
+
+	for (int i = 0; i < reg->n; i++) {
+		const struct tr_param *p = &reg->param[i];
+		struct tr_span own;
+		int64_t at;
+		float *w;
+
+		if (p->tied_to >= 0)
+			continue;
+		w = tr_adamw_of(&t->adamw, p, tr_model_weights(t->model), &own, &at);
+		tr_param_draw(p, w, own.from - p->offset, own.to - p->offset, seed, range);
+	}
+}
+
+/* Rounds the masters of this rank to the weights of the model. */
+static void round_masters(struct tr_trainer *t)
+{
+	const struct tr_registry *reg = tr_model_registry(t->model);
+	void *weights = tr_model_weights(t->model);
+
+	for (int i = 0; i < reg->n; i++) {
+		struct tr_span own;
+		int64_t at;
+		float *w;
+
+		if (reg->param[i].tied_to >= 0)
+			continue;
+		w = tr_adamw_of(&t->adamw, &reg->param[i], weights, &own, &at);
+		t->be->round(t->be, tr_item(t->type, weights, own.from), w, own.to - own.from);
+	}
+}
+
+int tr_trainer_spread(struct tr_trainer *t, struct tr_error *err)
+{
+	if (t->adamw.master)
+		round_masters(t);
+	return t->adamw.shares ? tr_weightgather_begin(&t->gather, t->type,
+						       tr_model_weights(t->model), err) : 0;
+}
+
 int tr_trainer_reduce(struct tr_trainer *t, double *norm, struct tr_error *err)
 {
 	int rc = tr_leafgrads_reduce(t->grads, &t->grad, err);
@@ -230,8 +278,8 @@ int tr_trainer_update(struct tr_trainer *t, double norm, const struct tr_gate *g
 	/* A rank whose gate has failed must not receive weights: the save may still read them. */
 	if (t->adamw.shares)
 		rc = tr_agree(&t->mesh->dp, rc, err);
-	if (rc == 0 && t->adamw.shares)
-		rc = tr_weightgather_begin(&t->gather, tr_model_weights(t->model), err);
+	if (rc == 0)
+		rc = tr_trainer_spread(t, err);
 	if (rc == 0 && !t->overlap)
 		rc = tr_trainer_settle(t, err);
 	if (rc == 0)
@@ -242,10 +290,24 @@ int tr_trainer_update(struct tr_trainer *t, double norm, const struct tr_gate *g
 int tr_trainer_hash(struct tr_trainer *t, uint64_t *hash, struct tr_error *err)
 {
 	const struct tr_registry *reg = tr_model_registry(t->model);
-	const float *weights = tr_model_weights(t->model);
+	const struct tr_ranks *dp = &t->mesh->dp;
 
-	/* Weights of others may not have come. */
-	*hash = t->adamw.shares ? tr_shares_hash(t->adamw.shares, reg, weights) :
-		tr_registry_hash(reg, weights, t->mesh->dp.rank, t->mesh->dp.n);
+	*hash = 0;
+	for (int i = 0; i < reg->n; i++) {
+		const struct tr_param *p = &reg->param[i];
+		struct tr_span own;
+		int64_t at, from, to, first;
+		float *w;
+
+		if (p->tied_to >= 0)
+			continue;
+		w = tr_adamw_of(&t->adamw, p, tr_model_weights(t->model), &own, &at);
+		/* Without shares the ranks of dp have the same items, and each takes a part. */
+		first = own.from - p->offset;
+		from = t->adamw.shares ? 0 : tr_cut(own.to - own.from, dp->n, dp->rank);
+		to = t->adamw.shares ? own.to - own.from :
+			tr_cut(own.to - own.from, dp->n, dp->rank + 1);
+		*hash += tr_param_hash(reg, p, w + from, first + from, first + to);
+	}
 	return tr_allreduce(t->mesh->all, hash, 1, TR_SUM, err);
 }

@@ -15,6 +15,7 @@
 struct tr_trainer {
 	const struct tr_mesh *mesh;     /* borrowed */
 	struct tr_backend *be;          /* borrowed */
+	enum tr_type type;              /* of weights and activations */
 	struct tr_model *model;         /* owned, as the next two */
 	struct tr_leafgrads *grads;
 	struct tr_arenas arenas;        /* owned */
@@ -41,10 +42,11 @@ struct tr_trainer {
 	int64_t step;                   /* updates that were made */
 	float *grad;                    /* of this step, after tr_trainer_reduce */
 };
-/* Makes the model, the moments and the gradient buffers. The caller has zeroed the trainer, and set
- * mesh, be, adamw (without the moments and shares), schedule, clip, leaves, pieces, batch, sp,
- * recompute, zero, overlap and zero_form; order, chunks and micros of pipe, where 0 chunks or
- * micros mean 1; and layers, unless the parts are nearly equal.
+/* Makes the model, the moments and the gradient buffers, and fp32 masters of weights that have
+ * another type. The caller has zeroed the trainer, and set mesh, be, type, adamw (without moments,
+ * masters and shares), schedule, clip, leaves, pieces, batch, sp, recompute, zero, overlap and
+ * zero_form; order, chunks and micros of pipe, where 0 chunks or micros mean 1; and layers, unless
+ * the parts are nearly equal.
  * seqs_max, seq_max  as of tr_model_new; a micro-batch has seqs_max samples */
 int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
 		    int64_t seq_max, struct tr_error *err);
@@ -64,6 +66,13 @@ void tr_trainer_forward(struct tr_trainer *t, struct tr_rows *rows);
 /* Waits until all weights have come from the ranks that have updated them. Call it before something
  * else than such a forward pass reads them. [collective] */
 int tr_trainer_settle(struct tr_trainer *t, struct tr_error *err);
+/* Sets the initial weights of the items that this rank updates, as tr_param_draw does. Call
+ * tr_trainer_spread afterwards. [local] */
+void tr_trainer_draw(struct tr_trainer *t, uint64_t seed, double range);
+/* Rounds the masters to the weights of the model, and begins to get those of the other ranks, for
+ * which tr_trainer_settle waits. Call both after the weights were set, or loaded. [collective] with
+ * zero */
+int tr_trainer_spread(struct tr_trainer *t, struct tr_error *err);
 /* Adds up the gradients of all ranks, and computes their norm. [collective] */
 int tr_trainer_reduce(struct tr_trainer *t, double *norm, struct tr_error *err);
 /* Clips the gradients, updates the weights, and counts the step. *lr receives its learning rate.
@@ -71,6 +80,6 @@ int tr_trainer_reduce(struct tr_trainer *t, double *norm, struct tr_error *err);
  * zero */
 int tr_trainer_update(struct tr_trainer *t, double norm, const struct tr_gate *gate, double *lr,
 		      struct tr_error *err);
-/* Sets *hash to the hash of all weights. [collective] */
+/* Sets *hash to the hash of all weights, in fp32. [collective] */
 int tr_trainer_hash(struct tr_trainer *t, uint64_t *hash, struct tr_error *err);
 #endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Trainings in bf16 with fp32 masters, on ranks that are threads. */
+#include "t.h"
+
+#include "rmtree.h"
+#include "trainthreads.h"
+
+static const char weights[] = "model-00001-of-00001.safetensors";
+
+/* Layouts of each kind, which go on one after another with the training of the one before. */
+static void check_some_layouts(const char *more, size_t least)
+{
+	static const int some[] = { 6, 8, 2, 16, 13, 5, 11 };
+	static char a[1 << 18], b[1 << 18];
+	char steps[12];
+	size_t n;
+
+	train_layout(0, "whole/all", "7", more);
+	for (int i = 0; i < 7; i++) {
+		snprintf(steps, sizeof(steps), "%d", 1 + i);
+		train_layout(some[i], "whole/part", steps, more);
+	}
+	n = read_tensors("whole/all/checkpoint-7", a, sizeof(a));
+	CHECK(n > least && n < sizeof(a));
+	CHECK(read_tensors("whole/part/checkpoint-7", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+}
+
+TEST(layouts_of_bf16_have_the_bits_of_one_rank)
+{
+	static char a[1 << 18], b[1 << 18];
+	size_t n;
+
+	prepare();
+	check_some_layouts("dtype: bf16\n", 60000);
+	train_on(6, "whole/flat", "3", "mesh: {dp: 3, tp: 2}\nzero: 1\nzero-form: flat\n"
+		 "dtype: bf16");
+	train_on(4, "whole/portable", "3", "mesh: {tp: 2, pp: 2}\nisa: portable\ndtype: bf16");
+	n = read_tensors("whole/flat/checkpoint-3", a, sizeof(a));
+	CHECK(n > 60000 && n < sizeof(a));
+	CHECK(read_tensors("whole/portable/checkpoint-3", b, sizeof(b)) == n &&
+	      memcmp(a, b, n) == 0);
+	rmtree("whole");
+}
+
+/* An update changes a weight by about lr, here 3e-6, and a bf16 of 0.02 is 1.2e-4 from the next
+ * one. So only the sum of many updates changes a weight of the model. */
+TEST(updates_that_are_too_small_for_bf16_add_up_in_the_masters)
+{
+	static char before[1 << 17], after[1 << 17];
+	static const char small[] = "dtype: bf16\nlr: 3e-6\nweight-decay: 0";
+	int64_t same = 0;
+	char path[200];
+	size_t n;
+
+	prepare();
+	train_on(2, "whole/run", "1", small);
+	train_on(2, "whole/run", "60", small);
+	snprintf(path, sizeof(path), "whole/run/checkpoint-1/%s", weights);
+	n = read_whole(path, before, sizeof(before));
+	snprintf(path, sizeof(path), "whole/run/checkpoint-60/%s", weights);
+	CHECK(n > 15000 && n < sizeof(before) && read_whole(path, after, sizeof(after)) == n);
+	for (size_t i = 0; i + 1 < n; i += 2)
+		same += memcmp(before + i, after + i, 2) == 0;
+	CHECK(same < (int64_t)n / 2 / 2);
+	rmtree("whole");
+}
+
+/* The weights of fp32 become the masters, and these the weights again. */
+TEST(a_training_goes_on_with_another_type_and_the_same_weights)
+{
+	static char a[1 << 18], b[1 << 18];
+	char path[200];
+	size_t n;
+
+	prepare();
+	train_on(3, "whole/run", "2", "");
+	snprintf(path, sizeof(path), "whole/run/checkpoint-2/%s", weights);
+	n = read_whole(path, a, sizeof(a));
+	/* With lr 0 a step changes no weight. */
+	train_on(4, "whole/run", "3", "dtype: bf16\nlr: 0\nmesh: {dp: 2, tp: 2}\nzero: 1");
+	CHECK(read_whole("whole/run/checkpoint-3/master_weights/master_weights-00001-of-00001"
+			 ".safetensors", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	train_on(2, "whole/run", "4", "dtype: fp32\nlr: 0\nzero: 1\nzero-form: flat");
+	snprintf(path, sizeof(path), "whole/run/checkpoint-4/%s", weights);
+	CHECK(read_whole(path, b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	rmtree("whole");
+}
