@@ -2304,9 +2304,9 @@ bug("box_of_the_first_rank", "all ranks of tp save and load the shard of the fir
     "run/bind.c:add_tensor", "slice.start[d] = p->start[d];",
     "slice.start[d] = MUTANT ? 0 : p->start[d];", WHOLE + "ranks_that_are_threads")
 bug("moment_of_another_shard", "the first moment is that of a neighbour's rows",
-    "run/bind.c:add_kind", "t->adamw.v) + at;",
-    "t->adamw.v) + at + "
-    "(MUTANT && kind == MOMENT1 && p->axis == 0 && p->start[0] ? p->shape[1] : 0);",
+    "run/bind.c:add_kind", "slice.data = kind == WEIGHT ?",
+    "if (MUTANT && kind == MOMENT1 && p->axis == 0 && p->start[0]) at += p->shape[1]; "
+    "slice.data = kind == WEIGHT ?",
     WHOLE + "ranks_that_are_threads")
 bug("chains_added_one_by_one", "the chains of a piece are added to those of the piece before it",
     "model/tensorpar.c:add_product", "over.to - over.from > TR_CHAIN",
@@ -2369,7 +2369,7 @@ skipped("weights_of_others_stale", "a rank keeps the old weights of what other r
         "task/training.c:tr_trainer_update", "tr_trainer_spread(t, err)",
         WHOLE + "ranks_that_are_threads")
 bug("gates_of_the_share_only", "a rank receives weights that a save still reads",
-    "optim/adamw.c:tr_adamw_update", "gate->wait(gate->arg, i, err)",
+    "optim/adamw.c:update_items", "gate->wait(gate->arg, i, err)",
     "(MUTANT && a->shares && i > 0 ? 0 : gate->wait(gate->arg, i, err))",
     ZERO + "the_gates_of_all_parameters")
 bug("moments_of_another_area", "the shares of both areas have the same moments",
@@ -2402,7 +2402,7 @@ bug("first_kv_head_for_all", "all heads attend to the first kv head",
     "model/backend_attention.c:head_of", "h / (a->heads / a->kv_heads) * a->size",
     "(MUTANT ? 0 : h / (a->heads / a->kv_heads)) * a->size", OPS + "attention_has_its_values")
 bug("gate_not_called", "the optimizer changes what a save still reads",
-    "optim/adamw.c:tr_adamw_update", "gate && p->tied_to < 0", "gate && !MUTANT && p->tied_to < 0",
+    "optim/adamw.c:update_items", "gate && p->tied_to < 0", "gate && !MUTANT && p->tied_to < 0",
     DATA + "a_parameter_is_not_changed")
 bug("epochs_alike", "the key of the shuffle lacks the epoch", "data/sampleorder.c:permute",
     "TR_RANDOM_SHUFFLE, epoch,", "TR_RANDOM_SHUFFLE, MUTANT ? 0 : epoch,",
@@ -2463,6 +2463,18 @@ bug("masters_rounded", "an update begins with the weights of the model and not w
     "for (int64_t k = 0; MUTANT && k < own.to - own.from; k++) "
     "w[k] = tr_widen(((uint16_t *)weights)[own.from + k]);",
     MIXED + "updates_that_are_too_small")
+bug("velocity_of_another_matrix", "a momentum is saved under the name of another matrix",
+    "run/bind.c:add_kind", "kind == MOMENT1 ? t->adamw.m + at :",
+    "kind == MOMENT1 ? t->adamw.m + at + (MUTANT && muon && p[1].matrix && p[1].items == p->items "
+    "? p[1].offset - p->offset : 0) :", MIXED + "layouts_with_muon")
+bug("columns_joined_as_rows", "the parts of a matrix that is cut into columns are joined as rows",
+    "optim/muon.c:orthogonalise", "move_parts(u, p, 0);",
+    "if (MUTANT) memcpy(u->x, u->parts, (size_t)(p->shape[0] * p->shape[1]) * sizeof(*u->x)); "
+    "else move_parts(u, p, 0);", MIXED + "layouts_with_muon")
+bug("shares_cut_by_parts", "ranks of tp have different parameters in the same share",
+    "optim/zeroshares.c:whole_items", "items += p->shape[0] * p->shape[1];",
+    "items += MUTANT ? p->items : p->shape[0] * p->shape[1];",
+    ZERO + "ranks_of_tp_have_the_same_parameters")
 bug("gate_opens_at_once", "a gate does not wait for the copy of its parameter",
     "run/bind.c:wait_gate", "if (slice >= 0)", "if (slice >= 0 && !MUTANT)",
     WHOLE + "a_save_has_no_byte")

@@ -275,6 +275,27 @@ def walk(w):
         w.same(jobs[name], {s: want[s] for s in (11, 12, 13)}, "and trains as without it", 11)
 
 
+def mixed(w):
+    """Six layouts train in bf16 with Muon, and each goes on from the checkpoint of another one."""
+    kind = "dtype: bf16, optimizer: muon, save-every: 0, warmup: 0"
+    six = [x for x in LAYOUTS if x[0] in ("one", "dp3", "tp4sp", "pp3", "dp2tp2pp2", "zero-tensor")]
+    jobs = w.walk([("mixed-" + name, ranks, more(options, kind, "steps: 2"))
+                   for name, ranks, options in six])
+    want = jobs["mixed-one"].trace()
+    w.claims.check(sorted(want) == [1, 2], "one rank trains in bf16 with Muon",
+                   jobs["mixed-one"].err)
+    for name, _, _ in six[1:]:
+        w.same(jobs["mixed-" + name], want, "mixed-%s has the same bits" % name)
+        checkpoints(w, 2, "mixed-" + name, "mixed-one")
+    jobs = w.walk([("mixed-from-%s-to-%s" % (six[i - 1][0], name), ranks, more(
+        options, kind, "steps: 3", "resume: '%s@2'" % w.run("mixed-" + six[i - 1][0])))
+        for i, (name, ranks, options) in enumerate(six)])
+    want = next(iter(jobs.values())).trace()
+    for name, job in jobs.items():
+        w.claims.check(list(want) == [3] and job.trace() == want,
+                       "a resume %s has the same bits" % name.replace("-", " "), job.err)
+
+
 def evaluations(w):
     """Layouts that go on from step 10, and evaluate after steps 12 and 13 on 7 samples. The ranks
     of dp 3 have different numbers of them, and the last one is short."""
@@ -312,9 +333,9 @@ def positions(w, before, after):
                    "the place is that of the checkpoint", start)
 
 
-def checkpoints(w, step, name):
+def checkpoints(w, step, name, one="one"):
     """All files are those of one rank, but those that say how the training was run."""
-    a, b = (w.run("%s/checkpoint-%d" % (run, step)) for run in ("one", name))
+    a, b = (w.run("%s/checkpoint-%d" % (run, step)) for run in (one, name))
     names = sorted(os.path.relpath(os.path.join(at, f), a) for at, _, files in os.walk(a)
                    for f in files if f not in ("sheaf.json", "sheaf.sums", "train.yaml"))
     same = filecmp.cmpfiles(a, b, names, shallow=False)[0]
@@ -505,6 +526,7 @@ def main():
         masked(w)
         walk(w)
         peak_memory(w)
+        mixed(w)
         want = resumes(w)
         refused(w)
         readers(w, want)

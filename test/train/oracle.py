@@ -57,6 +57,7 @@ SHAPES = {
 # Trained with document-attention. It has no bias of keys, whose gradient is near zero in short
 # documents, so that AdamW would enlarge its rounding.
 DOCUMENTS = ("llama",)
+MORE = ("t0", "untied, one kv head, long sequences", "llama")   # with Muon and in bf16, too
 
 
 class Case:
@@ -133,21 +134,23 @@ class Case:
                   for a, b in zip(cuts, cuts[1:])]
         return (torch.cat(losses) * weight).sum() / weight.sum()
 
-    def optimizer(self, model, **more):
-        split = [[p for p in model.parameters() if p.ndim == 2],
-                 [p for p in model.parameters() if p.ndim != 2]]
+    def optimizer(self, model, without=(), **more):
+        """AdamW of the parameters, but for those whose names are in `without`."""
+        rest = [p for n, p in model.named_parameters() if n not in without]
+        split = [[p for p in rest if p.ndim == 2], [p for p in rest if p.ndim != 2]]
         return torch.optim.AdamW([{"params": split[0], "weight_decay": 0.1},
                                   {"params": split[1], "weight_decay": 0.0}], **{**ADAM, **more})
 
-    def steps(self, model, steps):
+    def steps(self, model, steps, optimizers=None):
         """Trains, and returns the losses."""
-        adam, losses = self.optimizer(model), []
+        optimizers, losses = optimizers or [self.optimizer(model)], []
         for step in range(steps):
             loss = self.loss(model, step)
-            adam.zero_grad()
+            model.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            adam.step()
+            for o in optimizers:
+                o.step()
             losses.append(loss.item())
         return losses
 
@@ -171,14 +174,8 @@ def gradients(c, case, name):
             "%s: two moments of each parameter are saved, and no others" % name)
 
 
-def updates(c, case, name):
-    args = ["--decay", "constant", "--lr", "1e-3", "--save-every", "1"]
-    shutil.rmtree(case.run)
-    job = case.train("--steps", "4", *args)
-    model = case.model(torch.float32)
-    first = {n: p.detach().clone() for n, p in model.named_parameters()}
-    want = case.steps(model, 3)
-    want.append(case.loss(model, 3).item())
+def compare(c, case, name, job, model, first, want):
+    """Compares four losses of a job, and its weights after three steps, with those of a model."""
     got = [e["loss"] for e in job.of("step")]
     c.check(len(got) == 4 and all(abs(a - b) <= LOSS * b for a, b in zip(got, want)),
             "%s: losses of four steps within %g" % (name, LOSS), got, want, job.err)
@@ -189,6 +186,17 @@ def updates(c, case, name):
         worst = max(worst, ((ours[n].double() - p.detach().double()).norm().item() / update, n))
     c.check(worst[0] <= UPDATE, "%s: weights after three within %g of the update" % (name, UPDATE),
             worst)
+
+
+def updates(c, case, name):
+    args = ["--decay", "constant", "--lr", "1e-3", "--save-every", "1"]
+    shutil.rmtree(case.run)
+    job = case.train("--steps", "4", *args)
+    model = case.model(torch.float32)
+    first = {n: p.detach().clone() for n, p in model.named_parameters()}
+    want = case.steps(model, 3)
+    want.append(case.loss(model, 3).item())
+    compare(c, case, name, job, model, first, want)
     return job
 
 
@@ -202,6 +210,30 @@ def goes_on(c, case, name):
     got = [e["loss"] for e in events if e["event"] == "step"]
     c.check(len(got) == 1 and abs(got[0] - case.loss(double, 3).item()) <= LOSS * got[0],
             "%s: a step that goes on in transformers has our loss" % name, got, events)
+
+
+def muon(c, case, name):
+    """Muon beside that of torch, which here computes in fp32 what it rounds to bf16 otherwise."""
+    if not hasattr(torch.optim, "Muon"):
+        return
+    shutil.rmtree(case.run)
+    job = case.train("--optimizer", "muon", "--decay", "constant", "--lr", "1e-3", "--save-every",
+                     "1", "--steps", "4")
+    model = case.model(torch.float32)
+    first = {n: p.detach().clone() for n, p in model.named_parameters()}
+    matrices = {n: p for n, p in model.named_parameters() if p.ndim == 2 and ".layers." in n}
+    theirs = torch.optim.Muon(matrices.values(), lr=1e-3, weight_decay=0.1, momentum=0.9,
+                              adjust_lr_fn="match_rms_adamw")
+    rounding, torch.Tensor.bfloat16 = torch.Tensor.bfloat16, torch.Tensor.clone
+    want = case.steps(model, 3, [theirs, case.optimizer(model, without=matrices)])
+    torch.Tensor.bfloat16 = rounding
+    want.append(case.loss(model, 3).item())
+    compare(c, case, name + ", muon", job, model, first, want)
+    got = case.saved(3, "optimizer")
+    worst = max((apart(got[n + "/velocity_0"], theirs.state[p]["momentum_buffer"]), n)
+                for n, p in matrices.items())
+    c.check(worst[0] <= 1e-4 and len(got) == 2 * len(first) - len(matrices),
+            "%s: momenta of muon are saved as velocity_0" % name, worst)
 
 
 def bf16(c, case, name):
@@ -262,7 +294,9 @@ def main():
             gradients(c, case, name)
             updates(c, case, name)
             goes_on(c, case, name)
-            bf16(c, case, name)
+            if name in MORE:
+                muon(c, case, name)
+                bf16(c, case, name)
     return c.end()
 
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trainings in bf16 with fp32 masters, on ranks that are threads. */
+/* Trainings in bf16 with fp32 masters, and with Muon, on ranks that are threads. */
 #include "t.h"
 
 #include "rmtree.h"
@@ -39,6 +39,15 @@ TEST(layouts_of_bf16_have_the_bits_of_one_rank)
 	CHECK(n > 60000 && n < sizeof(a));
 	CHECK(read_tensors("whole/portable/checkpoint-3", b, sizeof(b)) == n &&
 	      memcmp(a, b, n) == 0);
+	rmtree("whole");
+}
+
+TEST(layouts_with_muon_have_the_bits_of_one_rank)
+{
+	prepare();
+	check_some_layouts("optimizer: muon\n", 60000);
+	prepare();
+	check_some_layouts("optimizer: muon\ndtype: bf16\n", 60000);
 	rmtree("whole");
 }
 
@@ -83,5 +92,15 @@ TEST(a_training_goes_on_with_another_type_and_the_same_weights)
 	train_on(2, "whole/run", "4", "dtype: fp32\nlr: 0\nzero: 1\nzero-form: flat");
 	snprintf(path, sizeof(path), "whole/run/checkpoint-4/%s", weights);
 	CHECK(read_whole(path, b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	rmtree("whole");
+}
+
+TEST(a_resume_with_another_optimizer_is_refused)
+{
+	prepare();
+	train_on(2, "whole/run", "2", "optimizer: muon");
+	train_fails(2, "whole/run", "optimizer: adamw", TR_EINVAL,
+		    "optimizer adamw: whole/run@2 was trained with muon");
+	train_on(1, "whole/run", "3", "");
 	rmtree("whole");
 }

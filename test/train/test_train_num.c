@@ -322,6 +322,8 @@ static void operate(const struct tr_rowops *o, int64_t n, float out[12][80])
 	o->exp_times(out[4], n, out[4][70], 0.25f);
 	o->add(out[8], y, n);
 	o->adamw(out[11], y, w, x, n, &step);
+	o->momentum(out[5], out[6], n, 0.7f, 0.1f);
+	o->blend(out[7], y, n, 0.3f, -1.5f);
 	o->squares(x, n, 0x1p-5, squares);
 	out[0][72] = o->absmax(x, n);
 	memcpy(&out[0][74], squares, sizeof(squares));

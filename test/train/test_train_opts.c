@@ -160,6 +160,8 @@ TEST(options_that_do_not_fit_together_are_named)
 		  "stages has 2 numbers", "chunks 2" },
 		{ "stages: 5,5", "stages has 2 numbers", "mesh pp=1" },
 		{ "zero-form: flat", "zero-form flat", "zero is 0" },
+		{ "{zero: 1, zero-form: flat, optimizer: muon}", "optimizer muon",
+		  "zero-form flat" },
 		{ "min-lr: 1", "min-lr 1", "lr 0.0003" },
 		{ "warmup: 11", "warmup 11", "steps 10" },
 		{ "batch: 16777216\nseq: 1048576", "micro-batch 8388608", "seq 1048576" },

@@ -140,6 +140,35 @@ TEST(the_shares_have_each_item_once_and_two_stages_cut_what_both_have_alike)
 	}
 }
 
+/* Half of 21 columns is 10 on one rank of tp, and 11 on the other. */
+TEST(ranks_of_tp_have_the_same_parameters_in_a_share_of_whole_ones)
+{
+	struct tr_registry half[2];
+
+	make_registry(&half[0], 0, LAYERS, 0);
+	make_registry(&half[1], 0, LAYERS, 1);
+	for (int n = 1; n < DP_MAX; n++) {
+		for (int r = 0; r < n; r++) {
+			struct tr_ranks dp = { .rank = r, .n = n };
+			struct tr_shares s[2];
+
+			for (int h = 0; h < 2; h++)
+				make_shares(&s[h], &half[h], &dp, TR_ZERO_TENSOR);
+			for (int i = 0; i < half[0].n; i++) {
+				struct tr_span own[2];
+
+				for (int h = 0; h < 2; h++)
+					tr_shares_of(&s[h], &half[h].param[i], &own[h]);
+				CHECK((own[0].from < own[0].to) == (own[1].from < own[1].to));
+			}
+			for (int h = 0; h < 2; h++)
+				tr_shares_release(&s[h]);
+		}
+	}
+	for (int h = 0; h < 2; h++)
+		tr_registry_release(&half[h]);
+}
+
 /* Returns the floats of the moments of a rank of dp 4. *weights receives those of its weights. */
 static int64_t moments_of(int rank, int zero, enum tr_zero_form form, int64_t *weights)
 {

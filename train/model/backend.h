@@ -89,6 +89,8 @@ struct tr_backend {
 	void (*drop)(struct tr_backend *be, const struct tr_rows *rows,
 		     const struct tr_pieces *pieces, const struct tr_dropmask *mask, float *y,
 		     const float *x, int64_t size);
+	/* Computes a product that is no part of a model. */
+	void (*gemm)(struct tr_backend *be, const struct tr_gemm *g);
 	void (*zero)(struct tr_backend *be, float *x, int64_t n);
 	void (*add)(struct tr_backend *be, float *y, const float *x, int64_t n);
 	/* y = a + x. */

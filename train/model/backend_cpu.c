@@ -434,8 +434,9 @@ int tr_backend_cpu(struct tr_backend **be, const struct tr_isa *isa, struct tr_e
 		.norm = cpu_norm, .norm_again = cpu_norm_again, .norm_bwd = cpu_norm_bwd,
 		.rope = cpu_rope, .attention = tr_cpu_attention,
 		.attention_bwd = tr_cpu_attention_bwd, .swiglu = cpu_swiglu,
-		.swiglu_bwd = cpu_swiglu_bwd, .drop = cpu_drop, .zero = cpu_zero, .add = cpu_add,
-		.sum = cpu_sum, .round = cpu_round, .embed = cpu_embed,
+		.swiglu_bwd = cpu_swiglu_bwd, .drop = cpu_drop, .gemm = tr_cpu_gemm,
+		.zero = cpu_zero, .add = cpu_add, .sum = cpu_sum, .round = cpu_round,
+		.embed = cpu_embed,
 		.embed_bwd = cpu_embed_bwd, .xent_max = cpu_xent_max, .xent_sum = cpu_xent_sum,
 		.xent_hit = cpu_xent_hit, .xent_loss = cpu_xent_loss, .xent_bwd = cpu_xent_bwd,
 		.isa = isa, .own = cpu, .workspace = tr_backend_cpu_workspace() };

@@ -75,6 +75,11 @@ static void add_layer(struct tr_registry *r, const struct tr_model_config *c, in
 		snprintf(name, sizeof(name), "model.layers.%" PRId64 ".%s", l, shapes[i].suffix);
 		r->layer[l * TR_LAYER_PARAMS + i] = bias && !c->qkv_bias ? -1 :
 			add(r, name, &shapes[i], present);
+		if (!shapes[i].columns)
+			continue;
+		r->matrices += shapes[i].rows * shapes[i].columns;
+		if (present)
+			r->param[r->n - 1].matrix = 1;
 	}
 }
 

@@ -25,6 +25,7 @@ struct tr_param {
 	 * a gradient of its own; they are added after the reduction. */
 	int tied_to;
 	int decay;                      /* weight decay applies */
+	int matrix;                     /* it is a matrix of a layer, which Muon updates */
 	float fill;                     /* initial value of a vector; matrices are drawn */
 };
 /* The parameters of a layer, in the order of the file. */
@@ -58,6 +59,7 @@ struct tr_registry {
 	int64_t gradients;
 	struct tr_pieces tokens;        /* the pieces of tokens of this rank */
 	int64_t distinct;               /* items of the whole model, without tied parameters */
+	int64_t matrices;               /* those of the matrices of layers */
 	/* Numbers in `param`, or -1. The head may be tied to the embedding. If they are in two
 	 * stages of a pipeline, each of the two has the weights: the last stage has a copy, which
 	 * is its head, and `shared` is the number of the parameter in either. The gradients of the

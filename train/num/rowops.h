@@ -42,6 +42,11 @@ struct tr_adamw_step {
 	/* Updates the weights p and their moments m and v by the gradients g. */               \
 	void tr_adamw_##isa(float *p, float *m, float *v, const float *g, int64_t n,            \
 			    const struct tr_adamw_step *s);                                     \
+	/* Updates the momentum m by the gradients g, which are multiplied by `scale`, and sets \
+	 * g to the direction of an update: m += (g - m) * rest, g = m + (g - m) * rest. */     \
+	void tr_momentum_##isa(float *m, float *g, int64_t n, float scale, float rest);         \
+	/* y = a * x + b * y. */                                                                \
+	void tr_blend_##isa(float *y, const float *x, int64_t n, float a, float b);             \
 	/* Largest |x[i]|; NaN if there is a NaN. */                                            \
 	float tr_absmax_##isa(const float *x, int64_t n);                                       \
 	/* Adds the squares of x[i] * scale, each at most 1, as two integers a square:          \
@@ -97,13 +102,15 @@ struct tr_rowops {
 	void (*add)(float *, const float *, int64_t);
 	void (*adamw)(float *, float *, float *, const float *, int64_t,
 		      const struct tr_adamw_step *);
+	void (*momentum)(float *, float *, int64_t, float, float);
+	void (*blend)(float *, const float *, int64_t, float, float);
 	float (*absmax)(const float *, int64_t);
 	void (*squares)(const float *, int64_t, double, int64_t *);
 };
 #define TR_ROWOPS(isa)                                                                          \
 	{ tr_softmax_##isa, tr_softmax_again_##isa, tr_softmax_bwd_##isa, tr_max_##isa,         \
-	  tr_exp_sum_##isa, tr_exp_times_##isa, tr_add_##isa, tr_adamw_##isa, tr_absmax_##isa,  \
-	  tr_squares_##isa }
+	  tr_exp_sum_##isa, tr_exp_times_##isa, tr_add_##isa, tr_adamw_##isa,                   \
+	  tr_momentum_##isa, tr_blend_##isa, tr_absmax_##isa, tr_squares_##isa }
 
 /* The functions of one instruction set and type. TR_ITEMOPS initialises it. */
 struct tr_itemops {

@@ -121,6 +121,35 @@ void OP(adamw)(float *p, float *m, float *v, const float *g, int64_t n,
 	});
 }
 
+void OP(momentum)(float *m, float *g, int64_t n, float scale, float rest)
+{
+	const vec by = all(scale), r = all(rest);
+	vec a, b;
+
+	EACH(n, {
+		a = load(g + at) * by;
+		b = load(m + at);
+		b = b + (a - b) * r;
+		store(m + at, b);
+		store(g + at, b + (a - b) * r);
+	}, {
+		a = load_some(g + at, left, 0) * by;
+		b = load_some(m + at, left, 0);
+		b = b + (a - b) * r;
+		store_some(m + at, b, left);
+		store_some(g + at, b + (a - b) * r, left);
+	});
+}
+
+void OP(blend)(float *y, const float *x, int64_t n, float a, float b)
+{
+	const vec p = all(a), q = all(b);
+
+	EACH(n, store(y + at, p * load(x + at) + q * load(y + at)),
+	     store_some(y + at, p * load_some(x + at, left, 0) + q * load_some(y + at, left, 0),
+			left));
+}
+
 float OP(absmax)(const float *x, int64_t n)
 {
 	const veci sign = alli(0x7FFFFFFF);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "elementary.h"
+#include "muon.h"
 #include "sumtree.h"
 
 /* Returns the items of an area whose squares this rank adds up. A copy is at the beginning, and
@@ -26,12 +27,11 @@ static struct tr_span counted(const struct tr_registry *reg, const struct tr_mes
 				 own.from + tr_cut(items, mesh->dp.n, mesh->dp.rank + 1) };
 }
 
-/* Returns the gradient of items of this rank, perhaps none. */
-static const float *gradient_at(const struct tr_shares *s, const float *grad, struct tr_span own)
+int64_t tr_gradient_index(const struct tr_shares *s, struct tr_span own)
 {
 	if (own.from >= own.to)
-		return grad;
-	return grad + (s && s->gradients ? tr_shares_at(s, own.from) : own.from);
+		return 0;
+	return s && s->gradients ? tr_shares_at(s, own.from) : own.from;
 }
 
 int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
@@ -40,7 +40,8 @@ int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
 {
 	const struct tr_span a = counted(reg, mesh, shares, 0), b = counted(reg, mesh, shares, 1);
 	int64_t sum[2] = { 0, 0 };
-	const float *x = gradient_at(shares, grad, a), *y = gradient_at(shares, grad, b);
+	const float *x = grad + tr_gradient_index(shares, a);
+	const float *y = grad + tr_gradient_index(shares, b);
 	const float largest[2] = { isa->row.absmax(x, a.to - a.from),
 				   isa->row.absmax(y, b.to - b.from) };
 	uint64_t bits[2] = { 0, 0 }, sums[2];
@@ -76,8 +77,43 @@ float *tr_adamw_of(const struct tr_adamw *a, const struct tr_param *p, void *wei
 	return a->master ? a->master + *at : (float *)weights + own->from;
 }
 
+float *tr_adamw_second(const struct tr_adamw *a, int i, int64_t at)
+{
+	return a->v + (a->second ? a->second[i] : at);
+}
+
+/* Updates all parameters but the matrices of Muon, and the momentum of these. */
+static int update_items(struct tr_adamw *a, const struct tr_registry *reg,
+			const struct tr_isa *isa, void *weights, float *grad,
+			struct tr_adamw_step *s, double lr, const struct tr_gate *gate,
+			struct tr_error *err)
+{
+	for (int i = 0; i < reg->n; i++) {
+		const struct tr_param *p = &reg->param[i];
+		int rc = gate && p->tied_to < 0 ? gate->wait(gate->arg, i, err) : 0;
+		struct tr_span own;
+		int64_t at;
+		float *w, *g;
+
+		if (rc < 0)
+			return rc;
+		if (p->tied_to >= 0)
+			continue;
+		s->keep = p->decay ? (float)(1 - lr * a->decay) : 1.0f;
+		w = tr_adamw_of(a, p, weights, &own, &at);
+		g = grad + tr_gradient_index(a->shares, own);
+		if (a->muon && p->matrix)
+			isa->row.momentum(a->m + at, g, own.to - own.from, s->scale,
+					  s->beta1_rest);
+		else
+			isa->row.adamw(w, a->m + at, tr_adamw_second(a, i, at), g,
+				       own.to - own.from, s);
+	}
+	return 0;
+}
+
 int tr_adamw_update(struct tr_adamw *a, const struct tr_registry *reg, const struct tr_isa *isa,
-		    void *weights, const float *grad, double lr, double scale,
+		    void *weights, float *grad, double lr, double scale,
 		    const struct tr_gate *gate, struct tr_error *err)
 {
 	double bias1 = 1 - tr_power(a->beta1, a->step + 1);
@@ -86,23 +122,10 @@ int tr_adamw_update(struct tr_adamw *a, const struct tr_registry *reg, const str
 		.beta2 = (float)a->beta2, .beta2_rest = (float)(1 - a->beta2),
 		.root = (float)(1 / sqrt(bias2)), .eps = (float)a->eps,
 		.rate = (float)(lr / bias1) };
+	int rc = update_items(a, reg, isa, weights, grad, &s, lr, gate, err);
 
-	for (int i = 0; i < reg->n; i++) {
-		const struct tr_param *p = &reg->param[i];
-		int rc = gate && p->tied_to < 0 ? gate->wait(gate->arg, i, err) : 0;
-		struct tr_span own;
-		int64_t at;
-		float *w;
-
-		if (rc < 0)
-			return rc;
-		if (p->tied_to >= 0)
-			continue;
-		s.keep = p->decay ? (float)(1 - lr * a->decay) : 1.0f;
-		w = tr_adamw_of(a, p, weights, &own, &at);
-		isa->row.adamw(w, a->m + at, a->v + at, gradient_at(a->shares, grad, own),
-			       own.to - own.from, &s);
-	}
-	a->step++;
-	return 0;
+	if (a->muon)
+		rc = tr_muon_update(a->muon, a, weights, grad, lr, rc, err);
+	a->step += rc == 0;
+	return rc;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* AdamW on the weights of a model, and the norm of its gradient. */
+/* AdamW on the weights of a model, alone or beside Muon, and the norm of the gradient. */
 #ifndef ADAMW_H
 #define ADAMW_H
 #include "backend.h"
@@ -7,8 +7,16 @@
 #include "registry.h"
 #include "zeroshares.h"
 
+struct tr_muon;
+
 struct tr_adamw {
 	double beta1, beta2, eps, decay;
+	/* Updates the matrices of the layers; borrowed. NULL: AdamW does. beta1 is their momentum,
+	 * which is in m, and they have no second moments. */
+	struct tr_muon *muon;
+	/* With Muon, where the second moments of each parameter begin in v; owned by the caller.
+	 * NULL: where the first ones begin in m. */
+	int64_t *second;
 	const struct tr_shares *shares; /* borrowed; NULL: this rank updates all items */
 	float *m, *v;                   /* moments of the items of this rank, in their order */
 	/* The fp32 weights of the same items, if the weights of the model have another type, and
@@ -34,11 +42,18 @@ int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
  * weights  of the model */
 float *tr_adamw_of(const struct tr_adamw *a, const struct tr_param *p, void *weights,
 		   struct tr_span *own, int64_t *at);
+/* Returns where the gradients of items of this rank begin in those of tr_leafgrads_reduce; 0 if
+ * there are none. */
+int64_t tr_gradient_index(const struct tr_shares *s, struct tr_span own);
+/* Returns the second moments of parameter i, whose first ones begin at m + at. */
+float *tr_adamw_second(const struct tr_adamw *a, int i, int64_t at);
 /* Makes an update of the items of this rank, with learning rate lr and the gradients multiplied by
  * scale. It changes the masters, or without them the weights of the model. When it has returned 0,
  * the gates of all parameters have been called, so that the weights of other ranks may be received.
- * gate  NULL: no save can be in flight. */
+ * grad  overwritten with Muon
+ * gate  NULL: no save can be in flight.
+ * [local], [collective] over tp with Muon */
 int tr_adamw_update(struct tr_adamw *a, const struct tr_registry *reg, const struct tr_isa *isa,
-		    void *weights, const float *grad, double lr, double scale,
+		    void *weights, float *grad, double lr, double scale,
 		    const struct tr_gate *gate, struct tr_error *err);
 #endif

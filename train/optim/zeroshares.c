@@ -4,16 +4,35 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* Returns the beginning or the end of a parameter, or of the buffer, that is nearest to an item. */
-static int64_t nearest_end(const struct tr_registry *reg, int64_t item)
+/* Returns how many items the whole parameters have that begin before an offset in the buffer. The
+ * ranks of tp have different parts of the parameters, but the same result for each parameter. */
+static int64_t whole_items(const struct tr_registry *reg, int64_t before)
 {
-	int64_t best = reg->weights;
+	int64_t items = 0;
 
 	for (int i = 0; i < reg->n; i++) {
 		const struct tr_param *p = &reg->param[i];
 
-		if (p->tied_to < 0 && llabs(p->offset - item) < llabs(best - item))
+		if (p->tied_to < 0 && p->offset < before)
+			items += p->shape[0] * p->shape[1];
+	}
+	return items;
+}
+
+/* Returns the beginning of the parameter, or the end of the buffer, that is nearest to share r. */
+static int64_t nearest_end(const struct tr_shares *s, const struct tr_registry *reg, int r)
+{
+	int64_t all = whole_items(reg, reg->weights), item = tr_cut(all, s->dp->n, r);
+	int64_t best = reg->weights, distance = all - item;
+
+	for (int i = 0; i < reg->n; i++) {
+		const struct tr_param *p = &reg->param[i];
+		int64_t to = llabs(whole_items(reg, p->offset) - item);
+
+		if (p->tied_to < 0 && to < distance) {
 			best = p->offset;
+			distance = to;
+		}
 	}
 	return best;
 }
@@ -25,9 +44,8 @@ static void cut_areas(struct tr_shares *s, const struct tr_registry *reg, int64_
 	int64_t rest = reg->weights - both;
 
 	for (int r = 0; r <= s->dp->n; r++) {
-		int64_t end = r && r < s->dp->n ?
-			nearest_end(reg, tr_cut(reg->weights, s->dp->n, r)) :
-			tr_cut(reg->weights, s->dp->n, r);
+		int64_t end = form == TR_ZERO_FLAT ? 0 : r == 0 ? both : r == s->dp->n ?
+			reg->weights : nearest_end(s, reg, r);
 
 		s->cut[0][r] = form == TR_ZERO_FLAT ? tr_cut(both, s->dp->n, r) : r ? both : 0;
 		s->cut[1][r] = form == TR_ZERO_FLAT ? both + tr_cut(rest, s->dp->n, r) :

@@ -419,7 +419,10 @@ static int add_tensor(struct sheaf_state *state, const struct tr_param *p, const
 static int add_kind(struct sheaf_state *state, struct tr_trainer *t, const struct tr_param *p,
 		    int kind, const char *weights, struct sheaf_error *err)
 {
-	static const char *const suffix[KINDS] = { "", "", "/moment1_0", "/moment2_0" };
+	const struct tr_registry *reg = tr_model_registry(t->model);
+	int muon = t->muon && p->matrix;
+	const char *suffix = kind == MASTER ? "" : muon ? "/velocity_0" : kind == MOMENT1 ?
+		"/moment1_0" : "/moment2_0";
 	struct sheaf_slice slice = { .dtype = SHEAF_F32 };
 	struct tr_span all, own;
 	void *w = tr_model_weights(t->model);
@@ -435,16 +438,18 @@ static int add_kind(struct sheaf_state *state, struct tr_trainer *t, const struc
 		slice.flags = SHEAF_SLICE_SAVE_ONLY;    /* tr_trainer_spread makes them */
 	}
 	slice.data = kind == WEIGHT ? tr_item(t->be->type, w, p->offset) : kind == MASTER ? fp32 :
-		(kind == MOMENT1 ? t->adamw.m : t->adamw.v) + at;
+		kind == MOMENT1 ? t->adamw.m + at :
+		tr_adamw_second(&t->adamw, (int)(p - reg->param), at);
 	if (kind == WEIGHT)
 		return add_tensor(state, p, t->adamw.master ? "model" : weights, "", &all, slice,
 				  err);
-	if (own.from == own.to || (kind == MASTER && !t->adamw.master))
+	if (own.from == own.to || (kind == MASTER && !t->adamw.master) ||
+	    (kind == MOMENT2 && muon))
 		return -1;
 	/* Moments and masters in a file are not copied to memory for a save. */
 	slice.flags |= t->arenas.lent[TR_OPTIMIZER] ? SHEAF_SLICE_IN_PLACE : 0;
-	return add_tensor(state, p, kind == MASTER ? "master_weights" : "optimizer", suffix[kind],
-			  &own, slice, err);
+	return add_tensor(state, p, kind == MASTER ? "master_weights" : "optimizer", suffix, &own,
+			  slice, err);
 }
 
 /* Adds all slices. s->slice receives their numbers. */

@@ -76,6 +76,12 @@ static int find_checkpoint(struct loop *l, struct tr_error *err)
 				       TR_FROM_CHECKPOINT, err);
 	if (rc == 0)
 		tr_opts_differ(l->o, &before, l->changed);
+	if (rc == 0 && l->o->optimizer != before.optimizer)
+		rc = tr_fail(err, TR_EINVAL, "optimizer %s: %s was trained with %s, and has no "
+			     "other moments; use that one, or begin another run with init model "
+			     "and its weights", l->o->optimizer == TR_MUON ? "muon" : "adamw",
+			     tr_store_found(l->store), before.optimizer == TR_MUON ? "muon" :
+			     "adamw");
 	tr_opts_release(&before);
 	return rc;
 }
@@ -467,9 +473,10 @@ static void tell_saved(struct loop *l, int64_t step)
 {
 	const struct tr_registry *reg = tr_model_registry(l->t.model);
 	int64_t item = 12 + (l->t.adamw.master ? 2 : 0);        /* bytes */
+	int64_t bytes = reg->distinct * item - (l->t.muon ? reg->matrices * 4 : 0);
 
 	tr_event(l->events, json_pack("{s:s,s:I,s:s,s:I,s:f}", "event", "saved", "step",
-		(json_int_t)step, "to", "disk", "bytes", (json_int_t)(reg->distinct * item),
+		(json_int_t)step, "to", "disk", "bytes", (json_int_t)bytes,
 		"blocked_ms", (double)l->blocked_ns * 1e-6));
 	tr_say(l->events, "saved step %" PRId64, step);
 }

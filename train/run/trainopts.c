@@ -76,6 +76,8 @@ static const struct option table[] = {
 	  "updates after which the training ends" },
 	{ "epochs", INTEGER, COMPUTES, AT(epochs), 1, 1 << 24, NULL, NULL,
 	  "passes over the data after which the training ends; the rest of a step is left out" },
+	{ "optimizer", CHOICE, COMPUTES, AT(optimizer), 0, 0, "adamw", "adamw|muon",
+	  "muon: it updates the matrices of layers, and adamw everything else" },
 	{ "lr", NUMBER, COMPUTES, AT(lr), 0, 1e3, "3e-4", NULL, "largest learning rate" },
 	{ "min-lr", NUMBER, COMPUTES, AT(min_lr), 0, 1e3, "0", NULL, "learning rate at the end" },
 	{ "warmup", INTEGER, COMPUTES, AT(warmup), 0, MANY, "0", NULL,
@@ -83,12 +85,12 @@ static const struct option table[] = {
 	{ "decay", CHOICE, COMPUTES, AT(decay), 0, 0, "cosine", "constant|linear|cosine",
 	  "how the learning rate falls to min-lr" },
 	{ "beta1", NUMBER, COMPUTES, AT(beta1), 0, 0.9999999, "0.9", NULL,
-	  "decay rate of the first moment of AdamW" },
+	  "decay rate of the first moment of AdamW, and of the momentum of Muon" },
 	{ "beta2", NUMBER, COMPUTES, AT(beta2), 0, 0.9999999, "0.95", NULL,
 	  "decay rate of the second moment of AdamW" },
 	{ "eps", NUMBER, COMPUTES, AT(eps), 1.2e-38, 1, "1e-8", NULL, "epsilon of AdamW" },
 	{ "weight-decay", NUMBER, COMPUTES, AT(weight_decay), 0, 100, "0.1", NULL,
-	  "weight decay of AdamW, for matrices only" },
+	  "weight decay, for matrices only" },
 	{ "clip", NUMBER, COMPUTES, AT(clip), 0, 1e30, "1", NULL,
 	  "largest norm of the gradient; 0: no limit" },
 	{ "data", TEXT, COMPUTES | NEEDED, AT(data), 0, 0, NULL, NULL,
@@ -583,6 +585,10 @@ int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
 	if (o->zero_form && !o->zero)
 		return tr_fail(err, TR_EINVAL, "zero-form flat is for zero 1 and 2, and zero is 0; "
 			       "use zero 1, or leave zero-form out");
+	if (o->zero_form && o->optimizer == TR_MUON)
+		return tr_fail(err, TR_EINVAL, "optimizer muon updates whole matrices, and "
+			       "zero-form flat cuts them; use zero-form tensor, or optimizer "
+			       "adamw");
 	if (o->eval_every && !o->eval_data)
 		return tr_fail(err, TR_EINVAL, "eval-every %" PRId64 " needs data, and eval-data "
 			       "is not set; set it, or leave eval-every out", o->eval_every);

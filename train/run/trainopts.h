@@ -23,7 +23,7 @@ struct tr_counts {
 struct tr_opts {
 	char *run, *model, *data, *eval_data, *resume;  /* owned, as all strings */
 	/* The number of the choice. */
-	int64_t init, decay, dtype, trace, schedule, zero_form, recompute;
+	int64_t init, decay, dtype, trace, schedule, zero_form, recompute, optimizer;
 	char *isa, *offload;
 	int64_t seed, batch, micro_batch, seq, steps, epochs, warmup, eval_every,
 		save_every, keep_last, timeout_ms, chunks, zero;
@@ -36,6 +36,7 @@ struct tr_opts {
 };
 enum { TR_INIT_RANDOM, TR_INIT_MODEL };
 enum { TR_TRACE_NONE, TR_TRACE_SAMPLES };
+enum { TR_ADAMW, TR_MUON };
 
 /* Sets all options to their defaults. */
 int tr_opts_init(struct tr_opts *o, struct tr_error *err);

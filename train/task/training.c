@@ -95,14 +95,39 @@ static int make_gradients(struct tr_trainer *t, int64_t seqs, struct tr_error *e
 				    tr_leafgrads_queue(t->grads), err);
 }
 
-static void ask_for_moments(struct tr_trainer *t, const struct tr_registry *reg)
+/* Sets where the second moments of each parameter begin, one after another: the matrices have none.
+ * Returns the number of all of them. */
+static int64_t place_second(struct tr_adamw *a, const struct tr_registry *reg)
 {
-	int64_t items = tr_shares_items(t->adamw.shares, reg);
+	int64_t at = 0;
 
-	tr_arena_ask(&t->arenas, TR_OPTIMIZER, items, &t->adamw.m);
-	tr_arena_ask(&t->arenas, TR_OPTIMIZER, items, &t->adamw.v);
+	for (int i = 0; i < reg->n; i++) {
+		const struct tr_param *p = &reg->param[i];
+		struct tr_span own;
+
+		tr_shares_of(a->shares, p, &own);
+		a->second[i] = at;
+		at += p->matrix || p->tied_to >= 0 ? 0 : own.to - own.from;
+	}
+	return at;
+}
+
+static int make_moments(struct tr_trainer *t, const struct tr_registry *reg, struct tr_error *err)
+{
+	struct tr_adamw *a = &t->adamw;
+	int64_t items = tr_shares_items(a->shares, reg), second = items;
+
+	if (t->muon) {
+		a->second = calloc((size_t)reg->n, sizeof(*a->second));
+		if (!a->second)
+			return tr_fail(err, TR_ENOMEM, "no memory to list the moments");
+		second = place_second(a, reg);
+	}
+	tr_arena_ask(&t->arenas, TR_OPTIMIZER, items, &a->m);
+	tr_arena_ask(&t->arenas, TR_OPTIMIZER, second, &a->v);
 	if (t->type != TR_F32)
-		tr_arena_ask(&t->arenas, TR_OPTIMIZER, items, &t->adamw.master);
+		tr_arena_ask(&t->arenas, TR_OPTIMIZER, items, &a->master);
+	return t->muon ? tr_muon_new(&a->muon, reg, &t->arenas, &t->mesh->tp, a->shares, err) : 0;
 }
 
 /* Continues what goes on in the background. */
@@ -133,9 +158,10 @@ static int make_parts(struct tr_trainer *t, const struct tr_model_config *c, int
 		rc = tr_shares_make(&t->shares, reg, &t->mesh->dp, t->zero_form, err);
 		t->shares.gradients = t->zero == 2;
 	}
+	if (rc == 0)
+		rc = make_moments(t, reg, err);
 	if (rc < 0)
 		return rc;
-	ask_for_moments(t, reg);
 	rc = make_gradients(t, seqs_max, err);
 	if (rc == 0 && t->be && t->overlap && t->mesh->dp.n > 1) {
 		t->be->between = poll_queue;
@@ -173,6 +199,10 @@ void tr_trainer_release(struct tr_trainer *t)
 	tr_weightgather_release(&t->gather);
 	if (t->be)
 		t->be->between = NULL;
+	free(t->adamw.second);
+	tr_muon_free(t->adamw.muon);
+	t->adamw.second = NULL;
+	t->adamw.muon = NULL;
 	t->adamw.m = t->adamw.v = t->adamw.master = NULL;
 	t->adamw.shares = NULL;
 	tr_shares_release(&t->shares);

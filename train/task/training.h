@@ -7,6 +7,7 @@
 #define TRAINING_H
 #include "adamw.h"
 #include "leafgrads.h"
+#include "muon.h"
 #include "pipeorder.h"
 #include "qwen2.h"
 #include "schedule.h"
@@ -20,6 +21,7 @@ struct tr_trainer {
 	struct tr_leafgrads *grads;
 	struct tr_arenas arenas;        /* owned */
 	struct tr_adamw adamw;
+	int muon;                       /* 1: Muon updates the matrices of the layers */
 	struct tr_schedule schedule;
 	double clip;                    /* of the norm of the gradient; 0: off */
 	int leaves, pieces;             /* V and W of train/README.md: dp and tp divide them */
@@ -44,9 +46,9 @@ struct tr_trainer {
 };
 /* Makes the model, the moments and the gradient buffers, and fp32 masters of weights that have
  * another type. The caller has zeroed the trainer, and set mesh, be, type, adamw (without moments,
- * masters and shares), schedule, clip, leaves, pieces, batch, sp, recompute, zero, overlap and
- * zero_form; order, chunks and micros of pipe, where 0 chunks or micros mean 1; and layers, unless
- * the parts are nearly equal.
+ * masters, shares and what Muon needs), muon, schedule, clip, leaves, pieces, batch, sp, recompute,
+ * zero, overlap and zero_form; order, chunks and micros of pipe, where 0 chunks or micros mean 1;
+ * and layers, unless the parts are nearly equal.
  * seqs_max, seq_max  as of tr_model_new; a micro-batch has seqs_max samples */
 int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
 		    int64_t seq_max, struct tr_error *err);
