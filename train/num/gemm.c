@@ -19,13 +19,52 @@ static inline float item_at(const struct tr_matrix *x, int bf16, int64_t i)
 	return bf16 ? tr_widen(((const uint16_t *)x->at)[i]) : ((const float *)x->at)[i];
 }
 
-/* Packs rows [r0, r0 + n) of a strip, as `pack` does. The compiler makes this function for each
- * type. */
-static inline __attribute__((always_inline)) void strip(const struct tr_matrix *x, int bf16,
-							int64_t r0, int64_t n, int64_t k0,
-							int64_t kc, int64_t tile, float *to)
+typedef float four __attribute__((vector_size(16)));
+
+static inline four load_four(const struct tr_matrix *x, int bf16, int64_t i)
 {
-	int64_t from = r0 * x->row + k0 * x->column;
+	typedef uint16_t half __attribute__((vector_size(8)));
+	typedef uint32_t bits __attribute__((vector_size(16)));
+	four v;
+	half h;
+
+	if (!bf16) {
+		memcpy(&v, (const float *)x->at + i, sizeof(v));
+		return v;
+	}
+	memcpy(&h, (const uint16_t *)x->at + i, sizeof(h));
+	return (four)(__builtin_convertvector(h, bits) << 16);
+}
+
+static inline void store_four(float *to, four v)
+{
+	memcpy(to, &v, sizeof(v));
+}
+
+/* Packs four columns of four rows, of which item `from` is the first, if columns are next to each
+ * other. */
+static inline void turn(const struct tr_matrix *x, int bf16, int64_t from, int64_t tile, float *to)
+{
+	four a = load_four(x, bf16, from), b = load_four(x, bf16, from + x->row);
+	four c = load_four(x, bf16, from + 2 * x->row), d = load_four(x, bf16, from + 3 * x->row);
+	four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+	four cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+
+	store_four(to, __builtin_shufflevector(ab, cd, 0, 1, 4, 5));
+	store_four(to + tile, __builtin_shufflevector(ab, cd, 2, 3, 6, 7));
+	ab = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+	cd = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+	store_four(to + 2 * tile, __builtin_shufflevector(ab, cd, 0, 1, 4, 5));
+	store_four(to + 3 * tile, __builtin_shufflevector(ab, cd, 2, 3, 6, 7));
+}
+
+/* Packs kc columns of n rows, of which item `from` is the first, as `pack` does. The compiler makes
+ * this function for each type, and for the tiles that are whole. */
+static inline __attribute__((always_inline)) void strip(const struct tr_matrix *x, int bf16,
+							int64_t from, int64_t n, int64_t kc,
+							int64_t tile, float *to)
+{
+	int64_t rows = x->column == 1 ? n / 4 * 4 : 0, columns = kc / 4 * 4;
 
 	if (x->row == 1) {
 		for (int64_t k = 0; k < kc; k++)
@@ -33,9 +72,24 @@ static inline __attribute__((always_inline)) void strip(const struct tr_matrix *
 				to[k * tile + r] = item_at(x, bf16, from + k * x->column + r);
 		return;
 	}
+	for (int64_t k = 0; k < columns; k += 4)
+		for (int64_t r = 0; r < rows; r += 4)
+			turn(x, bf16, from + r * x->row + k, tile, to + k * tile + r);
 	for (int64_t r = 0; r < n; r++)
-		for (int64_t k = 0; k < kc; k++)
+		for (int64_t k = r < rows ? columns : 0; k < kc; k++)
 			to[k * tile + r] = item_at(x, bf16, from + r * x->row + k * x->column);
+}
+
+static inline __attribute__((always_inline)) void strip_of(const struct tr_matrix *x, int bf16,
+							   int64_t from, int64_t n, int64_t kc,
+							   int64_t tile, float *to)
+{
+	if (n == 16 && tile == 16)
+		strip(x, bf16, from, 16, kc, 16, to);
+	else if (n == 6 && tile == 6)
+		strip(x, bf16, from, 6, kc, 6, to);
+	else
+		strip(x, bf16, from, n, kc, tile, to);
 }
 
 /* Packs columns [k0, k0 + kc) of rows [r0, r0 + rows) into strips of `tile` rows. A strip is
@@ -44,14 +98,14 @@ static void pack(const struct tr_matrix *x, int64_t r0, int64_t rows, int64_t k0
 		 int64_t tile, float *to)
 {
 	for (int64_t s = 0; s < rows; s += tile, to += tile * kc) {
-		int64_t n = least(tile, rows - s);
+		int64_t n = least(tile, rows - s), from = (r0 + s) * x->row + k0 * x->column;
 
 		if (n < tile)
 			memset(to, 0, (size_t)(tile * kc) * sizeof(*to));
 		if (x->type == TR_BF16)
-			strip(x, 1, r0 + s, n, k0, kc, tile, to);
+			strip_of(x, 1, from, n, kc, tile, to);
 		else
-			strip(x, 0, r0 + s, n, k0, kc, tile, to);
+			strip_of(x, 0, from, n, kc, tile, to);
 	}
 }
 
