@@ -84,12 +84,22 @@ static inline __attribute__((always_inline)) void strip_of(const struct tr_matri
 							   int64_t from, int64_t n, int64_t kc,
 							   int64_t tile, float *to)
 {
-	if (n == 16 && tile == 16)
-		strip(x, bf16, from, 16, kc, 16, to);
-	else if (n == 6 && tile == 6)
+	switch (n == tile ? tile : 0) {
+	case 6:
 		strip(x, bf16, from, 6, kc, 6, to);
-	else
+		break;
+	case 12:
+		strip(x, bf16, from, 12, kc, 12, to);
+		break;
+	case 16:
+		strip(x, bf16, from, 16, kc, 16, to);
+		break;
+	case 32:
+		strip(x, bf16, from, 32, kc, 32, to);
+		break;
+	default:
 		strip(x, bf16, from, n, kc, tile, to);
+	}
 }
 
 /* Packs columns [k0, k0 + kc) of rows [r0, r0 + rows) into strips of `tile` rows. A strip is

@@ -54,5 +54,5 @@ void tr_gemm_chain(const struct tr_gemm *g);
  * then row, and b by k, then column. With `add` the part is added to C, otherwise it replaces C. */
 typedef void tr_tile_fn(int64_t k, const float *a, const float *b, float *c, int64_t c_row,
 			int add);
-tr_tile_fn tr_tile_portable, tr_tile_avx2;
+tr_tile_fn tr_tile_portable, tr_tile_avx2, tr_tile_avx512;
 #endif

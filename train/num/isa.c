@@ -11,31 +11,55 @@ static const struct tr_isa portable = { "portable", 4, 8, tr_tile_portable, TR_R
 static const struct tr_isa avx2 = { "avx2", 6, 16, tr_tile_avx2, TR_ROWOPS(avx2),
 	{ TR_ITEMOPS(avx2_f32), TR_ITEMOPS(avx2_bf16) } };
 
+static const struct tr_isa avx512 = { "avx512", 12, 32, tr_tile_avx512, TR_ROWOPS(avx512),
+	{ TR_ITEMOPS(avx512_f32), TR_ITEMOPS(avx512_bf16) } };
+
 static int has_avx2(void)
 {
 	__builtin_cpu_init();
 	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
+
+static int has_avx512(void)
+{
+	return has_avx2() && __builtin_cpu_supports("avx512f") &&
+		__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+		__builtin_cpu_supports("avx512vl");
+}
 #endif
+
+static int has_c(void)
+{
+	return 1;
+}
+
+/* The fastest first. */
+static const struct {
+	const struct tr_isa *isa;
+	int (*is_there)(void);
+	const char *needs;
+} sets[] = {
+#ifdef TR_X86
+	{ &avx512, has_avx512, "AVX-512 (F, BW, DQ and VL)" },
+	{ &avx2, has_avx2, "AVX2 and FMA" },
+#endif
+	{ &portable, has_c, "C" },
+};
 
 int tr_isa_find(const struct tr_isa **isa, const char *name, struct tr_error *err)
 {
-	int any = strcmp(name, "auto") == 0;
+	for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
+		int any = strcmp(name, "auto") == 0;
 
-#ifdef TR_X86
-	if (any || strcmp(name, "avx2") == 0) {
-		if (has_avx2()) {
-			*isa = &avx2;
+		if (!any && strcmp(name, sets[i].isa->name) != 0)
+			continue;
+		if (sets[i].is_there()) {
+			*isa = sets[i].isa;
 			return 0;
 		}
 		if (!any)
-			return tr_fail(err, TR_EINVAL, "isa avx2: this CPU has no AVX2 and FMA; "
-				       "use isa auto");
-	}
-#endif
-	if (any || strcmp(name, "portable") == 0) {
-		*isa = &portable;
-		return 0;
+			return tr_fail(err, TR_EINVAL, "isa %s: this CPU has no %s; use isa auto",
+				       name, sets[i].needs);
 	}
 	return tr_fail(err, TR_EINVAL, "isa %s: this build has no such kernels; use isa auto",
 		       name);

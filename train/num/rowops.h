@@ -90,6 +90,9 @@ TR_ITEMOPS_OF(portable_bf16)
 TR_ROWOPS_OF(avx2)
 TR_ITEMOPS_OF(avx2_f32)
 TR_ITEMOPS_OF(avx2_bf16)
+TR_ROWOPS_OF(avx512)
+TR_ITEMOPS_OF(avx512_f32)
+TR_ITEMOPS_OF(avx512_bf16)
 
 /* The functions of one instruction set. TR_ROWOPS initialises it. */
 struct tr_rowops {

@@ -112,7 +112,7 @@ static const struct option table[] = {
 	{ "rewind", SWITCH, 0, AT(rewind), 0, 0, "false", NULL,
 	  "with resume RUN@STEP of run itself: set the newer checkpoints aside" },
 	{ "isa", TEXT, 0, AT(isa), 0, 0, "auto", NULL,
-	  "instruction set: auto, portable or avx2; all give the same bits" },
+	  "instruction set: auto, portable, avx2 or avx512; all give the same bits" },
 	{ "timeout-ms", INTEGER, 0, AT(timeout_ms), 1, 1 << 30, "600000", NULL,
 	  "how long ranks wait for each other" },
 	{ "link-gbps", NUMBER, 0, AT(link_gbps), 0, 1e6, "0", NULL,
