@@ -247,8 +247,8 @@ def walk(w):
     imports = [(name, ranks, more(options, "init: model", "model: '%s'" % w.run(
         "one/checkpoint-%d" % WALK_STEPS), "steps: 3"))
         for name, ranks, options in (
-            ("import", 1, ""), ("import-tp", 4, "mesh: {dp: 2, tp: 2}, sp: true"),
-            ("import-pp", 3, "mesh: {pp: 3}"))]
+            ("import", 1, ""), ("import-pp", 3, "mesh: {pp: 3}"),
+            ("import-tp", 4, "mesh: {dp: 2, tp: 2}, sp: true, zero: 1, zero-form: flat"))]
     documents = [("documents-" + name, ranks, more(
         options, "document-attention: true", "steps: 2"))
         for name, ranks, options in LAYOUTS if name in ("one", "dp3", "tp4sp", "pp3", "dp2tp2pp2")]
@@ -284,6 +284,9 @@ def mixed(w):
     want = jobs["mixed-one"].trace()
     w.claims.check(sorted(want) == [1, 2], "one rank trains in bf16 with Muon",
                    jobs["mixed-one"].err)
+    told = [e for job in jobs.values() for e in job.of("memory")]
+    w.claims.check(len(told) == 21 and all(e["planned"] == e["used"] for e in told),
+                   "in the memory that was planned", told[:3])
     for name, _, _ in six[1:]:
         w.same(jobs["mixed-" + name], want, "mixed-%s has the same bits" % name)
         checkpoints(w, 2, "mixed-" + name, "mixed-one")
