@@ -94,18 +94,22 @@ static void say_left_out(const char *src, const char *dst)
 static int check_options(const struct cli_args *a)
 {
 	static const char *const alone[] = { "family", "prefix", "dtype" };
-	static const char *const formats[] = { "hf", "torch", "dcp", "npz", "paddle-uc" };
+	static const struct { const char *name; bool is_file; } formats[] = { { "hf", false },
+		{ "torch", true }, { "dcp", false }, { "npz", true }, { "paddle", true },
+		{ "paddle-uc", false } };
 	const char *format = cli_value(a, "format");
-	bool known = false;
+	bool known = false, is_file = false;
 	char hint[80];
 
 	for (size_t i = 0; format && i < sizeof(formats) / sizeof(formats[0]); i++)
-		known |= strcmp(format, formats[i]) == 0;
+		if (strcmp(format, formats[i].name) == 0) {
+			known = true;
+			is_file = formats[i].is_file;
+		}
 	if (format && !known)
 		return cli_usage(a, "--format", "no such format",
-		                 "hf, torch, dcp, npz, paddle-uc");
-	if (cli_flag(a, "max-shard-size") && format &&
-	    (strcmp(format, "torch") == 0 || strcmp(format, "npz") == 0)) {
+		                 "hf, torch, dcp, npz, paddle, paddle-uc");
+	if (cli_flag(a, "max-shard-size") && is_file) {
 		snprintf(hint, sizeof(hint), "--format %s makes one file", format);
 		return cli_usage(a, "--max-shard-size", "does not go with --format", hint);
 	}
@@ -184,7 +188,7 @@ static int run(const struct cli_args *a)
 }
 
 static const struct cli_opt opts[] = {
-	{ "format", "FORMAT", "hf, torch, dcp, npz or paddle-uc (hf)" },
+	{ "format", "FORMAT", "hf, torch, dcp, npz, paddle, paddle-uc (hf)" },
 	{ "family", "F", "the family to write as the model (model)" },
 	{ "all", NULL, "write all families, each as a dictionary of its own" },
 	{ "prefix", "TEXT", "write only tensors whose names begin with TEXT, and remove it" },
@@ -218,6 +222,7 @@ const struct cli_verb cli_convert = {
 		"  dcp    a directory of torch.distributed.checkpoint, with the same names\n"
 		"  npz    one file for numpy.load; NumPy has no BF16: see --dtype; with --all a\n"
 		"         name begins with that of the family and a slash\n"
+		"  paddle one file for paddle.load; with --all a dictionary of dictionaries\n"
 		"  paddle-uc\n"
 		"         a unified checkpoint of PaddleNLP and PaddleFormers, with an index for\n"
 		"         each family. See --map for Paddle's names and shapes. With --all and\n"

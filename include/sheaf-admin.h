@@ -300,6 +300,8 @@ struct sheaf_export {
 	 * - "dcp": a directory that torch.distributed.checkpoint loads, with the same
 	 *   dictionary.
 	 * - "npz": one file that numpy.load opens. file_bytes_max must be 0.
+	 * - "paddle": one file that paddle.load opens, with the dictionary of a model's state.
+	 *   file_bytes_max must be 0. The types must be those that Paddle has.
 	 * - "paddle-uc": a unified checkpoint of PaddleNLP and PaddleFormers: a directory with
 	 *   safetensors files and an index for each family, and what "hf" copies. Names and shapes
 	 *   stay as they are; sheaf_checkpoint_map gives those of Paddle. The types must be those

@@ -28,7 +28,7 @@ static uint64_t add_item(struct shf_export_plan *plan, uint32_t f, uint64_t at, 
 	struct shf_pkw w;
 	uint64_t end;
 
-	shf_pkw_begin(&w);
+	shf_pkw_begin(&w, 2);
 	shf_torch_put_tensor(&w, &plan->out.tensors[i], 0);
 	shf_pkw_end(&w);
 	shf_zip_begin(&z, plan, file, at);
@@ -76,7 +76,7 @@ static int dcp_place(struct shf_export_plan *plan, const struct sheaf_checkpoint
 	if (!order || !plan->items)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory to place %zu tensors", l->tensors_n);
 	n = divide(plan, order, opts->file_bytes_max);
-	rc = shf_export_files_make(plan, n, err);
+	rc = shf_export_files_make(plan, n, true, err);
 	for (uint32_t f = 0; f < n && rc == 0; f++) {
 		char text[40], *name;
 		uint64_t at = 0;
@@ -243,7 +243,7 @@ static const char *dcp_index(struct shf_export_plan *plan, const struct shf_expo
 
 	if (i > 0)
 		return NULL;
-	shf_pkw_begin(&w);
+	shf_pkw_begin(&w, 2);
 	object_begin(&w, METADATA, "Metadata");
 	shf_pkw_known_text(&w, "state_dict_metadata");
 	put_table(&w, plan, TENSORS, nested);

@@ -26,7 +26,7 @@ struct shf_export_format {
 	                     size_t i, struct shf_buf *out, int *rc, struct sheaf_error *err);
 };
 extern const struct shf_export_format shf_export_safetensors, shf_export_torch, shf_export_dcp,
-	shf_export_npz, shf_export_paddle;
+	shf_export_npz, shf_export_paddle, shf_export_paddle_save;
 /* Returns the format of that name, or NULL. */
 const struct shf_export_format *shf_export_format(const char *name);
 /* Appends the names of all formats to *out, with commas. */

@@ -80,7 +80,7 @@ static int npz_place(struct shf_export_plan *plan, const struct sheaf_checkpoint
 	struct shf_layout *l = &plan->out;
 	struct shf_buf name = SHF_BUF_INIT, header = SHF_BUF_INIT;
 	uint32_t *order = shf_export_by_source(plan, step, err);
-	int rc = order ? shf_export_files_make(plan, 1, err) : SHEAF_ENOMEM;
+	int rc = order ? shf_export_files_make(plan, 1, true, err) : SHEAF_ENOMEM;
 	struct shf_zip_out z;
 
 	if (rc == 0)

@@ -5,13 +5,15 @@
 
 struct source {                 /* where a tensor of the plan lies in the step */
 	uint64_t off;
-	uint32_t file, tensor;
+	uint32_t family, file, tensor;
 };
 
 static int source_order(const void *a, const void *b)
 {
 	const struct source *x = a, *y = b;
 
+	if (x->family != y->family)
+		return x->family < y->family ? -1 : 1;
 	if (x->file != y->file)
 		return x->file < y->file ? -1 : 1;
 	if (x->off != y->off)
@@ -30,7 +32,7 @@ uint32_t *shf_export_by_source(struct shf_export_plan *plan, const struct sheaf_
 		const struct shf_lt_tensor *t = &step->layout.tensors[plan->from[i]];
 		struct shf_lt_family *fam = &l->families[l->tensors[i].family];
 
-		list[i] = (struct source){ t->off, t->file, (uint32_t)i };
+		list[i] = (struct source){ t->off, l->tensors[i].family, t->file, (uint32_t)i };
 		if (fam->tensors_n++ == 0)
 			fam->first_tensor = (uint32_t)i;
 		fam->bytes += l->tensors[i].bytes;
@@ -46,16 +48,18 @@ uint32_t *shf_export_by_source(struct shf_export_plan *plan, const struct sheaf_
 	return order;
 }
 
-int shf_export_files_make(struct shf_export_plan *plan, size_t files_n, struct sheaf_error *err)
+int shf_export_files_make(struct shf_export_plan *plan, size_t files_n, bool zip,
+                          struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;
 
 	l->files = shf_arena_alloc(&l->arena, files_n, sizeof(*l->files));
 	plan->files = shf_zalloc(files_n, sizeof(*plan->files));
-	plan->crc = shf_alloc(1, sizeof(*plan->crc));
-	if (!l->files || !plan->files || !plan->crc)
+	plan->crc = zip ? shf_alloc(1, sizeof(*plan->crc)) : NULL;
+	if (!l->files || !plan->files || (zip && !plan->crc))
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu files", files_n);
-	shf_crc32_init(plan->crc);
+	if (zip)
+		shf_crc32_init(plan->crc);
 	l->files_n = files_n;
 	return 0;
 }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What formats do alike that place tensors among zip records. */
+/* What formats do alike that place tensors among other bytes of a file. */
 #ifndef SHF_EXPORT_PLACE_H
 #define SHF_EXPORT_PLACE_H
 #include "export_format.h"
 
 /* Counts the tensors of each family of the plan, and lists all tensors, in the arena of the plan,
- * in the order in which they lie in the step, so that it is read from its beginning to its end.
- * NULL: no memory. */
+ * family by family: those of a family in the order in which they lie in the step, so that it is
+ * read from its beginning to its end. NULL: no memory. */
 uint32_t *shf_export_by_source(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
                                struct sheaf_error *err);
-/* Makes the tables for CRC-32, and room for files without names. */
-int shf_export_files_make(struct shf_export_plan *plan, size_t files_n, struct sheaf_error *err);
+/* Makes room for files without names, and tables for CRC-32 if they have zip records. */
+int shf_export_files_make(struct shf_export_plan *plan, size_t files_n, bool zip,
+                          struct sheaf_error *err);
 /* Ends a file, whose tensors have their offsets. */
 int shf_export_file_end(struct shf_export_plan *plan, uint32_t f, const char *name, uint64_t bytes,
                         struct sheaf_error *err);

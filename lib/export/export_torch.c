@@ -30,7 +30,7 @@ static void put_family(struct shf_pkw *w, const struct shf_layout *l,
 
 static void put_all(struct shf_pkw *w, const struct shf_layout *l, bool nested)
 {
-	shf_pkw_begin(w);
+	shf_pkw_begin(w, 2);
 	if (nested) {
 		shf_pkw_op(w, SHF_PKW_EMPTY_DICT);
 		shf_pkw_op(w, SHF_PKW_MARK);
@@ -52,7 +52,7 @@ static int torch_place(struct shf_export_plan *plan, const struct sheaf_checkpoi
 	uint32_t *order = shf_export_by_source(plan, step, err);
 	struct shf_zip_out z;
 	struct shf_pkw w;
-	int rc = order ? shf_export_files_make(plan, 1, err) : SHEAF_ENOMEM;
+	int rc = order ? shf_export_files_make(plan, 1, true, err) : SHEAF_ENOMEM;
 
 	if (rc < 0)
 		return rc;

@@ -10,10 +10,11 @@ void shf_pkw_op(struct shf_pkw *w, char opcode)
 	shf_buf_u8(&w->out, (uint8_t)opcode);
 }
 
-void shf_pkw_begin(struct shf_pkw *w)
+void shf_pkw_begin(struct shf_pkw *w, uint8_t protocol)
 {
 	*w = (struct shf_pkw){ 0 };
-	shf_buf_add(&w->out, "\x80\x02", 2);    /* PROTO 2 */
+	shf_pkw_op(w, '\x80');          /* PROTO */
+	shf_buf_u8(&w->out, protocol);
 }
 
 void shf_pkw_end(struct shf_pkw *w)
@@ -58,8 +59,7 @@ void shf_pkw_text(struct shf_pkw *w, const char *text, size_t n)
 	shf_buf_add(&w->out, text, n);
 }
 
-/* Recalls what is known by this name, if it is. */
-static bool recall(struct shf_pkw *w, const char *module, const char *name)
+bool shf_pkw_recall(struct shf_pkw *w, const char *module, const char *name)
 {
 	for (uint32_t i = 0; i < w->memo; i++)
 		if (!module == !w->known[i].module && strcmp(w->known[i].name, name) == 0 &&
@@ -71,9 +71,7 @@ static bool recall(struct shf_pkw *w, const char *module, const char *name)
 	return false;
 }
 
-/* Keeps the value that was put, so that it can be recalled. If there is no room, it is put again
- * the next time. */
-static void keep(struct shf_pkw *w, const char *module, const char *name)
+void shf_pkw_keep(struct shf_pkw *w, const char *module, const char *name)
 {
 	if (w->memo == KNOWN_MAX)
 		return;
@@ -85,22 +83,22 @@ static void keep(struct shf_pkw *w, const char *module, const char *name)
 
 void shf_pkw_known_text(struct shf_pkw *w, const char *text)
 {
-	if (recall(w, NULL, text))
+	if (shf_pkw_recall(w, NULL, text))
 		return;
 	shf_pkw_text(w, text, strlen(text));
-	keep(w, NULL, text);
+	shf_pkw_keep(w, NULL, text);
 }
 
 void shf_pkw_global(struct shf_pkw *w, const char *module, const char *name)
 {
-	if (recall(w, module, name))
+	if (shf_pkw_recall(w, module, name))
 		return;
 	shf_pkw_op(w, 'c');
 	shf_buf_adds(&w->out, module);
 	shf_buf_adds(&w->out, "\n");
 	shf_buf_adds(&w->out, name);
 	shf_buf_adds(&w->out, "\n");
-	keep(w, module, name);
+	shf_pkw_keep(w, module, name);
 }
 
 void shf_pkw_ints(struct shf_pkw *w, const int64_t *v, int n)

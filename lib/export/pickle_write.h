@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes a pickle of protocol 2: the few opcodes that files of torch need. All of it is in memory.
- * If memory is out, `out` says so. Globals and texts of which a pickle has many are written once
- * and then recalled. */
+/* Writes a pickle: the few opcodes that files of torch and Paddle need. All of it is in memory. If
+ * memory is out, `out` says so. Values of which a pickle has many are written once and then
+ * recalled. */
 #ifndef SHF_PICKLE_WRITE_H
 #define SHF_PICKLE_WRITE_H
 #include "mem.h"
@@ -9,10 +9,11 @@
 struct shf_pkw {
 	struct shf_buf out;             /* owned */
 	uint32_t memo;                  /* how many values can be recalled */
-	/* What can be recalled, in the order of its numbers; borrowed, static texts. */
-	struct { const char *module, *name; } known[64];        /* module NULL: a text */
+	/* What can be recalled, in the order of its numbers; borrowed, static texts. module NULL: a
+	 * text; else a global, or a value that shf_pkw_keep was given these names for. */
+	struct { const char *module, *name; } known[64];
 };
-void shf_pkw_begin(struct shf_pkw *w);
+void shf_pkw_begin(struct shf_pkw *w, uint8_t protocol);
 void shf_pkw_end(struct shf_pkw *w);            /* appends STOP; the value on the stack is the
                                                  * result */
 void shf_pkw_release(struct shf_pkw *w);
@@ -22,6 +23,10 @@ void shf_pkw_text(struct shf_pkw *w, const char *text, size_t n);
 /* Puts a static text, or the global module.name, and recalls it the next time. */
 void shf_pkw_known_text(struct shf_pkw *w, const char *text);
 void shf_pkw_global(struct shf_pkw *w, const char *module, const char *name);
+/* Puts the value that was kept under these names. Returns whether there is one. */
+bool shf_pkw_recall(struct shf_pkw *w, const char *module, const char *name);
+/* Keeps the value that was put last. If there is no room, it must be put again the next time. */
+void shf_pkw_keep(struct shf_pkw *w, const char *module, const char *name);
 /* Puts a tuple of n numbers. */
 void shf_pkw_ints(struct shf_pkw *w, const int64_t *v, int n);
 /* Begins item i of a dictionary, whose last SETITEMS the caller puts. There is one for every 1000
@@ -33,6 +38,7 @@ void shf_pkw_next_item(struct shf_pkw *w, size_t i);
 #define SHF_PKW_TUPLE 't'
 #define SHF_PKW_TUPLE1 '\x85'
 #define SHF_PKW_TUPLE2 '\x86'
+#define SHF_PKW_TUPLE3 '\x87'
 #define SHF_PKW_EMPTY_TUPLE ')'
 #define SHF_PKW_EMPTY_DICT '}'
 #define SHF_PKW_EMPTY_LIST ']'
@@ -42,6 +48,8 @@ void shf_pkw_next_item(struct shf_pkw *w, size_t i);
 #define SHF_PKW_NEWOBJ '\x81'
 #define SHF_PKW_BUILD 'b'
 #define SHF_PKW_BINPERSID 'Q'
+#define SHF_PKW_NEWTRUE '\x88'
 #define SHF_PKW_NEWFALSE '\x89'
 #define SHF_PKW_NONE 'N'
+#define SHF_PKW_POP '0'
 #endif

@@ -59,6 +59,39 @@ def test_files_of_before() -> None:
                 assert np.asarray(v).tobytes() == np.ascontiguousarray(a).tobytes(), (name, k)
 
 
+def numbers(v: Any) -> Any:
+    """The bytes of a tensor of Paddle, and its shape and type."""
+    import numpy as np
+    a = np.ascontiguousarray(np.array(v))
+    return str(v.dtype), list(v.shape), a.tobytes()
+
+
+@tap.needs(*NEEDS)
+def test_exported_file() -> None:
+    """paddle.load gives each tensor of an exported file, and all families as dictionaries"""
+    import numpy as np
+    import paddle
+    with tap.folder() as at:
+        source = os.path.join(GOLDEN, "paddle.pdparams")
+        subprocess.run([sys.argv[1], "convert", source, at + "/a.pdparams", "--format", "paddle"],
+                       capture_output=True, timeout=120, check=True)
+        wanted, found = paddle.load(source), paddle.load(at + "/a.pdparams")
+        assert list(found) == list(wanted)
+        for name, v in wanted.items():
+            if name == "complex128":            # Sheaf has pairs of F64 for it
+                v = paddle.as_real(v)
+            assert numbers(found[name]) == numbers(v), name
+        source = os.path.join(GOLDEN, "paddle-uc")
+        subprocess.run([sys.argv[1], "export", source, at + "/all", "--format", "paddle", "--all"],
+                       capture_output=True, timeout=120, check=True)
+        whole = paddle.load(at + "/all")
+        assert isinstance(whole["optimizer"]["norm.weight/moment1_0"], paddle.Tensor)
+        for family, states in unified(source).items():
+            assert whole[family].keys() == states.keys()
+            for name, a in states.items():
+                assert numbers(whole[family][name])[2] == np.ascontiguousarray(a).tobytes(), name
+
+
 def unified(at: str) -> dict[str, dict[str, Any]]:
     """The tensors of a unified checkpoint by family, as its index lists them."""
     import safetensors.numpy

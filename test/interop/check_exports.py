@@ -8,6 +8,7 @@ Prints TAP. Skips all where torch or NumPy is not installed.
 """
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -245,6 +246,52 @@ def check_paddle(at, source):
            "is refused", made.stderr.strip())
 
 
+class OnlyArrays(pickle.Unpickler):
+    """Reads a pickle that needs nothing but NumPy's arrays."""
+    def find_class(self, module, name):
+        assert (module, name) in {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"),
+                                  ("numpy", "dtype")}, (module, name)
+        return super().find_class(module, name)
+
+
+def arrays_in(path):
+    """The arrays of a file of paddle.save. Each of them is a copy of bytes at a multiple of 8."""
+    with open(path, "rb") as f:
+        found = OnlyArrays(f).load()
+        whole = f.seek(0) or f.read()
+    for a in found.values():
+        at = 0
+        while isinstance(a, numpy.ndarray) and len(a.tobytes()) > 64:
+            at = whole.index(a.tobytes(), at)
+            if at % 8 == 0:
+                break
+            at += 1
+    return found
+
+
+def check_paddle_save(at, source, want):
+    """One file for paddle.load, which makes BF16 of 16-bit integers without a sign."""
+    path = f"{at}/out.pdparams"
+    made = run("convert", source, path, "--format", "paddle")
+    result(made.returncode == 2 and "of type F8_E4M3" in made.stderr and not os.path.exists(path),
+           "types that Paddle does not have are refused by name", made.stderr.strip())
+    types = {getattr(torch, name) for name in ("float64 float32 float16 bfloat16 int64 int32 int16 "
+                                               "int8 uint8 bool complex64").split()}
+    known = {name: t for name, t in want.items() if t.dtype in types}
+    torch.save(known, f"{at}/paddle.pt")
+    made = run("convert", f"{at}/paddle.pt", path, "--format", "paddle")
+    result(made.returncode == 0, "a file for paddle.load is written", made.stderr.strip())
+    have = {}
+    for name, a in arrays_in(path).items():
+        have[name] = torch.from_numpy(a)
+        if a.dtype == numpy.uint16:
+            have[name] = torch.from_numpy(a.view(numpy.int16)).view(torch.bfloat16)
+    bad = differs(have, known)
+    result(bad is None and list(have) == list(known), "Python's pickle with NumPy gives each "
+           "tensor, in the order of the source", bad or str(list(have)))
+    result(run("diff", f"{at}/paddle.pt", path).returncode == 0, "sheaf diff finds no difference")
+
+
 def main():
     with tempfile.TemporaryDirectory() as at:
         want = tensors()
@@ -252,6 +299,7 @@ def main():
         check_dcp(at, f"{at}/source.pt", want)
         check_torch(at, f"{at}/source.pt", want)
         check_npz(at, f"{at}/source.pt", want)
+        check_paddle_save(at, f"{at}/source.pt", want)
         check_families(at, sys.argv[2])
         check_paddle(at, sys.argv[3])
     print(f"1..{done[0]}")

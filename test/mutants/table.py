@@ -2217,6 +2217,14 @@ bug("export_crc_not_compared", "sums that an earlier export wrote are taken for 
 skipped("export_file_not_durable", "a file is exported before its new name is durable",
         "export/export_dir.c:rename_to_dir", "shf_dir_fsync(d->sys, d->parent)",
         FORMATS + "an_export_survives_every_cut_strict")
+bug("export_array_length_of_32_bits", "an array of 4 GiB gets a length of 32 bits",
+    "export/paddle_write.c:array_begin", "n > UINT32_MAX ? 9 : 5",
+    "(n = MUTANT ? (uint32_t)n : n) > UINT32_MAX ? 9 : 5",
+    "unit/test_paddle_write: an_array_of_more_than_4_GiB")
+bug("export_padding_not_past_tensors", "an array is aligned as if no tensor came before it",
+    "export/paddle_write.c:put_padding", "w->out.len + p->tensors + more",
+    "w->out.len + (MUTANT ? 0 : p->tensors) + more",
+    "unit/test_paddle_write: arrays_lie_at_multiples_of_8")
 bug("export_power_of_this_update", "Paddle gets the powers of the betas of the last update",
     "export/export_paddle.c:powers_make", "(uint64_t)t + 1", "(uint64_t)t + !MUTANT",
     "sim/test_export_paddle: powers_of_the_betas")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step is exported in the formats that have zip records, while the process is killed, calls and
+/* A step is exported in the formats of other software, while the process is killed, calls and
  * allocations fail, and the power is cut. What is written has the values of the step, and each
- * record its CRC-32; it is whole or not there, and the next export succeeds.
+ * zip record its CRC-32; it is whole or not there, and the next export succeeds.
  *
  *   test_export_formats [--long] [--seed N] [part of a test's name ...]
  *
@@ -26,6 +26,7 @@ static const struct kind {
 	{ "torch", "out/a.pt", "", true, 0, false },
 	{ "dcp", "out/dcp", "/__0_0.distcp", true, 0, false },
 	{ "npz", "out/a.npz", "", false, SHEAF_F32, false },
+	{ "paddle", "out/a.pdparams", "", true, 0, true },
 	{ "paddle-uc", "out/uc", "/model-00001-of-00001.safetensors", true, 0, true },
 };
 #define KINDS_N ((int)(sizeof(kinds) / sizeof(kinds[0])))
@@ -281,7 +282,7 @@ TEST(a_finished_file_is_compared_and_its_sums_too)
 TEST(an_export_whose_last_rename_may_be_undone_says_where_it_would_be)
 {
 	static const char *const former[KINDS_N] = { "a.pt.partial/archive", "dcp.partial",
-		"a.npz.partial/archive", "uc.partial" };
+		"a.npz.partial/archive", "a.pdparams.partial/archive", "uc.partial" };
 	struct simdisk *base = saved_on(SIMDISK_EXT4, 0, 0);
 
 	for (kind = kinds; kind < kinds + KINDS_N; kind++) {
