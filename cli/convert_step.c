@@ -20,7 +20,10 @@ static bool is_to_hf(const struct cli_args *a)
 /* Whether DST is the directory of a model, into which other files of SRC are copied. */
 static bool is_to_model(const struct cli_args *a)
 {
-	return is_to_hf(a) || strcmp(cli_value(a, "format"), "paddle-uc") == 0;
+	const char *format = cli_value(a, "format");
+
+	return is_to_hf(a) || strcmp(format, "paddle-uc") == 0 ||
+	       strcmp(format, "paddle-fc") == 0;
 }
 
 static int answer(const struct cli_args *a, const char *dst, const struct sheaf_report *r,
@@ -96,7 +99,7 @@ static int check_options(const struct cli_args *a)
 	static const char *const alone[] = { "family", "prefix", "dtype" };
 	static const struct { const char *name; bool is_file; } formats[] = { { "hf", false },
 		{ "torch", true }, { "dcp", false }, { "npz", true }, { "paddle", true },
-		{ "paddle-uc", false } };
+		{ "paddle-uc", false }, { "paddle-fc", false } };
 	const char *format = cli_value(a, "format");
 	bool known = false, is_file = false;
 	char hint[80];
@@ -108,7 +111,7 @@ static int check_options(const struct cli_args *a)
 		}
 	if (format && !known)
 		return cli_usage(a, "--format", "no such format",
-		                 "hf, torch, dcp, npz, paddle, paddle-uc");
+		                 "hf, torch, dcp, npz, paddle, paddle-uc, paddle-fc");
 	if (cli_flag(a, "max-shard-size") && is_file) {
 		snprintf(hint, sizeof(hint), "--format %s makes one file", format);
 		return cli_usage(a, "--max-shard-size", "does not go with --format", hint);
@@ -188,7 +191,7 @@ static int run(const struct cli_args *a)
 }
 
 static const struct cli_opt opts[] = {
-	{ "format", "FORMAT", "hf, torch, dcp, npz, paddle, paddle-uc (hf)" },
+	{ "format", "FORMAT", "what is written: see above (hf)" },
 	{ "family", "F", "the family to write as the model (model)" },
 	{ "all", NULL, "write all families, each as a dictionary of its own" },
 	{ "prefix", "TEXT", "write only tensors whose names begin with TEXT, and remove it" },
@@ -197,8 +200,8 @@ static const struct cli_opt opts[] = {
 	{ "set", "NAME=N,...", "numbers for the map, such as tp=2" },
 	{ "config", "FILE", "the config.json for the map (that of SRC)" },
 	{ "dtype", "TYPE", "convert floating-point tensors to TYPE, such as BF16" },
-	{ "step", "N", "for paddle-uc: updates of AdamW (the note adam.step)" },
-	{ "betas", "B1,B2", "for paddle-uc: betas of AdamW, such as 0.9,0.95" },
+	{ "step", "N", "for paddle-uc and -fc: updates of AdamW (the note adam.step)" },
+	{ "betas", "B1,B2", "for paddle-uc and -fc: its betas, such as 0.9,0.95" },
 	{ "max-shard-size", "BYTES", "largest size of a file (5 GB)" },
 	{ "mem", "BYTES", "largest memory for buffers (256M)" },
 	{ 0 },
@@ -227,6 +230,10 @@ const struct cli_verb cli_convert = {
 		"         a unified checkpoint of PaddleNLP and PaddleFormers, with an index for\n"
 		"         each family. See --map for Paddle's names and shapes. With --all and\n"
 		"         moments, Paddle needs the betas of AdamW: see --betas\n"
+		"  paddle-fc\n"
+		"         a flex checkpoint, for paddle.distributed.load_state_dict. With --all\n"
+		"         it has the folders and the names of PaddleFormers' trainer, and for\n"
+		"         moments it needs what paddle-uc needs\n"
 		"Nothing in SRC is executed. No tensor is in memory as a whole: memory is used\n"
 		"for the buffers and the list of tensors only.\n\n"
 		"The checksums of SRC are compared if it has any, and all files are read back\n"

@@ -305,14 +305,19 @@ struct sheaf_export {
 	 * - "paddle-uc": a unified checkpoint of PaddleNLP and PaddleFormers: a directory with
 	 *   safetensors files and an index for each family, and what "hf" copies. Names and shapes
 	 *   stay as they are; sheaf_checkpoint_map gives those of Paddle. The types must be those
-	 *   that Paddle has. */
+	 *   that Paddle has.
+	 * - "paddle-fc": a flex checkpoint that paddle.distributed.load_state_dict loads, and what
+	 *   "hf" copies. With all_families it has the folders and the names that the trainer of
+	 *   PaddleFormers has for the model, the optimizer, master weights and averages (model,
+	 *   optimizer, master_weights and ema), and there must be no other family. The types must
+	 *   be those that Paddle has. */
 	const char *format;
 	int32_t all_families;           /* not 0: all families are written, each as a dictionary of
 	                                 * its own under its name. family, prefix and dtype must be
 	                                 * NULL and 0 unless there is only one, and the format must
 	                                 * not be "hf" */
-	/* For "paddle-uc" with moments of AdamW, since Paddle keeps powers of the betas. They are
-	 * not used if the checkpoint has these powers. */
+	/* For "paddle-uc" and "paddle-fc" with moments of AdamW, since Paddle keeps powers of the
+	 * betas. They are not used if the checkpoint has these powers. */
 	int64_t adam_step;              /* how many updates there were; 0: the note adam.step */
 	double beta1, beta2;            /* between 0 and 1 */
 };

@@ -43,27 +43,6 @@ static uint64_t add_item(struct shf_export_plan *plan, uint32_t f, uint64_t at, 
 	return end;
 }
 
-/* Divides the tensors among files. Returns how many files there are. */
-static size_t divide(struct shf_export_plan *plan, const uint32_t *order, uint64_t most)
-{
-	struct shf_layout *l = &plan->out;
-	uint64_t room = most;
-	size_t n = 0;
-
-	for (size_t i = 0; i < l->tensors_n; i++) {
-		struct shf_lt_tensor *t = &l->tensors[order[i]];
-		uint64_t need = t->bytes + ITEM_MOST;
-
-		if (i == 0 || need > room) {
-			room = most;
-			n++;
-		}
-		t->file = (uint32_t)n - 1;
-		room -= need < room ? need : room;
-	}
-	return n;
-}
-
 static int dcp_place(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
                      const struct shf_export_opts *opts, struct sheaf_error *err)
 {
@@ -75,7 +54,7 @@ static int dcp_place(struct shf_export_plan *plan, const struct sheaf_checkpoint
 	plan->items = shf_arena_alloc(&l->arena, l->tensors_n, sizeof(*plan->items));
 	if (!order || !plan->items)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory to place %zu tensors", l->tensors_n);
-	n = divide(plan, order, opts->file_bytes_max);
+	n = shf_export_divide(plan, order, opts->file_bytes_max, ITEM_MOST);
 	rc = shf_export_files_make(plan, n, true, err);
 	for (uint32_t f = 0; f < n && rc == 0; f++) {
 		char text[40], *name;
@@ -92,22 +71,6 @@ static int dcp_place(struct shf_export_plan *plan, const struct sheaf_checkpoint
 }
 
 /* ---- metadata ---- */
-
-/* Begins an object of this class, whose members follow as keys and values. */
-static void object_begin(struct shf_pkw *w, const char *module, const char *name)
-{
-	shf_pkw_global(w, module, name);
-	shf_pkw_op(w, SHF_PKW_EMPTY_TUPLE);
-	shf_pkw_op(w, SHF_PKW_NEWOBJ);
-	shf_pkw_op(w, SHF_PKW_EMPTY_DICT);
-	shf_pkw_op(w, SHF_PKW_MARK);
-}
-
-static void object_end(struct shf_pkw *w)
-{
-	shf_pkw_op(w, SHF_PKW_SETITEMS);
-	shf_pkw_op(w, SHF_PKW_BUILD);
-}
 
 /* Puts torch.Size. dims NULL: of n zeros. */
 static void put_size(struct shf_pkw *w, const int64_t *dims, int n)
@@ -157,21 +120,21 @@ static void put_properties(struct shf_pkw *w, const struct shf_lt_tensor *t)
 
 static void put_tensor(struct shf_pkw *w, const struct shf_lt_tensor *t)
 {
-	object_begin(w, METADATA, "TensorStorageMetadata");
+	shf_pkw_object_begin(w, METADATA, "TensorStorageMetadata");
 	shf_pkw_known_text(w, "properties");
 	put_properties(w, t);
 	shf_pkw_known_text(w, "size");
 	put_size(w, t->items.dim, t->items.ndim);
 	shf_pkw_known_text(w, "chunks");
 	shf_pkw_op(w, SHF_PKW_EMPTY_LIST);
-	object_begin(w, METADATA, "ChunkStorageMetadata");
+	shf_pkw_object_begin(w, METADATA, "ChunkStorageMetadata");
 	shf_pkw_known_text(w, "offsets");
 	put_size(w, NULL, t->items.ndim);
 	shf_pkw_known_text(w, "sizes");
 	put_size(w, t->items.dim, t->items.ndim);
-	object_end(w);
+	shf_pkw_object_end(w);
 	shf_pkw_op(w, SHF_PKW_APPEND);
-	object_end(w);
+	shf_pkw_object_end(w);
 }
 
 /* Puts the key and the value of an entry of storage_data. */
@@ -180,22 +143,22 @@ static void put_place(struct shf_pkw *w, const struct shf_export_plan *plan, siz
 	const struct shf_lt_tensor *t = &plan->out.tensors[i];
 	const char *file = plan->files[t->file].name;
 
-	object_begin(w, METADATA, "MetadataIndex");
+	shf_pkw_object_begin(w, METADATA, "MetadataIndex");
 	shf_pkw_known_text(w, "fqn");
 	put_name(w, &plan->out, t, nested);
 	shf_pkw_known_text(w, "offset");
 	put_size(w, NULL, t->items.ndim);
 	shf_pkw_known_text(w, "index");
 	shf_pkw_int(w, 0);
-	object_end(w);
-	object_begin(w, FILESYSTEM, "_StorageInfo");
+	shf_pkw_object_end(w);
+	shf_pkw_object_begin(w, FILESYSTEM, "_StorageInfo");
 	shf_pkw_known_text(w, "relative_path");
 	shf_pkw_text(w, file, strlen(file));
 	shf_pkw_known_text(w, "offset");
 	shf_pkw_int(w, plan->items[i].at);
 	shf_pkw_known_text(w, "length");
 	shf_pkw_int(w, plan->items[i].bytes);
-	object_end(w);
+	shf_pkw_object_end(w);
 }
 
 /* Puts the path of a tensor in the dictionary that was saved. */
@@ -244,7 +207,7 @@ static const char *dcp_index(struct shf_export_plan *plan, const struct shf_expo
 	if (i > 0)
 		return NULL;
 	shf_pkw_begin(&w, 2);
-	object_begin(&w, METADATA, "Metadata");
+	shf_pkw_object_begin(&w, METADATA, "Metadata");
 	shf_pkw_known_text(&w, "state_dict_metadata");
 	put_table(&w, plan, TENSORS, nested);
 	shf_pkw_known_text(&w, "planner_data");
@@ -253,7 +216,7 @@ static const char *dcp_index(struct shf_export_plan *plan, const struct shf_expo
 	put_table(&w, plan, PLACES, nested);
 	shf_pkw_known_text(&w, "storage_meta");
 	shf_pkw_op(&w, SHF_PKW_NONE);
-	object_end(&w);
+	shf_pkw_object_end(&w);
 	shf_pkw_end(&w);
 	*out = w.out;
 	if (out->oom)

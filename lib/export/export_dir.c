@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 #include "err.h"
+#include "export_format.h"
 #include "run_files.h"
 #include "valid.h"
 
@@ -125,32 +126,74 @@ int shf_export_dir_open(struct shf_export_dir *d, const struct shf_sys *sys, con
 	return take_mark(d, is_new, err);
 }
 
-static bool is_planned(const struct shf_export_plan *plan, const char *name)
+/* Returns the folder of family i, or NULL if its files are in the directory itself. */
+static const char *own_folder(const struct shf_export_plan *plan, size_t i)
 {
-	for (size_t f = 0; f < plan->out.files_n; f++)
-		if (strcmp(plan->files[f].name, name) == 0)
-			return true;
-	return strcmp(name, SHF_EXPORT_MARK) == 0;
+	const char *folder = plan->out.families[i].dir;
+
+	return plan->format->folders && strcmp(folder, ".") ? folder : NULL;
 }
 
-int shf_export_dir_sweep(struct shf_export_dir *d, const struct shf_export_plan *plan,
-                         struct sheaf_error *err)
+/* Whether the plan has a file of that name in the folder, or in the directory itself (NULL). */
+static bool is_planned(const struct shf_export_plan *plan, const char *folder, const char *name)
+{
+	size_t n = folder ? strlen(folder) : 0;
+
+	for (size_t f = 0; f < plan->out.files_n; f++) {
+		const char *planned = plan->files[f].name;
+
+		if (folder && (strncmp(planned, folder, n) || planned[n] != '/'))
+			continue;
+		if (strcmp(folder ? planned + n + 1 : planned, name) == 0)
+			return true;
+	}
+	for (size_t i = 0; !folder && i < plan->out.families_n; i++)
+		if (own_folder(plan, i) && strcmp(own_folder(plan, i), name) == 0)
+			return true;
+	return !folder && strcmp(name, SHF_EXPORT_MARK) == 0;
+}
+
+/* Deletes what is in a folder, or in the directory itself (NULL), and not in the plan. */
+static int dir_sweep(const struct shf_export_dir *d, int dir, const struct shf_export_plan *plan,
+                     const char *folder)
 {
 	struct shf_names names = { SHF_BUF_INIT };
-	int rc = shf_names_read(d->sys, d->dir, &names);
+	int rc = shf_names_read(d->sys, dir, &names);
 
 	for (const char *n = shf_names_next(&names, NULL); n && rc >= 0;
 	     n = shf_names_next(&names, n))
-		if (!is_planned(plan, n))
-			rc = shf_sys_unlink(d->sys, d->dir, n, false);
+		if (!is_planned(plan, folder, n))
+			rc = shf_tree_remove(d->sys, dir, n);
 	shf_names_release(&names);
+	return rc;
+}
+
+int shf_export_dir_ready(struct shf_export_dir *d, const struct shf_export_plan *plan,
+                         struct sheaf_error *err)
+{
+	int rc = dir_sweep(d, d->dir, plan, NULL);
+
+	d->dirs = shf_alloc(plan->out.families_n, sizeof(*d->dirs));
+	if (!d->dirs)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu families",
+		                plan->out.families_n);
+	for (size_t i = 0; rc >= 0 && i < plan->out.families_n; i++) {
+		const char *folder = own_folder(plan, i);
+
+		rc = d->dirs[i] = folder ? shf_dir_make(d->sys, d->dir, folder) : d->dir;
+		d->dirs_n = i + 1;
+		if (rc >= 0 && folder)
+			rc = dir_sweep(d, d->dirs[i], plan, folder);
+	}
 	return fail_dir(rc, d->partial, err);
 }
 
-int shf_export_dir_put(struct shf_export_dir *d, const char *name, const void *bytes, size_t n,
-                       struct sheaf_error *err)
+int shf_export_dir_put(struct shf_export_dir *d, size_t family, const char *name,
+                       const void *bytes, size_t n, struct sheaf_error *err)
 {
-	int rc = shf_text_put(d->sys, d->dir, d->dir, name, bytes, n, true);
+	const char *slash = strrchr(name, '/');
+	int dir = d->dirs[family];
+	int rc = shf_text_put(d->sys, dir, dir, slash ? slash + 1 : name, bytes, n, true);
 
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/%s", d->partial, name) : 0;
 }
@@ -161,6 +204,9 @@ static int rename_to_dir(struct shf_export_dir *d, int from, const char *name,
 {
 	int rc = shf_dir_fsync(d->sys, d->dir);         /* all names in it */
 
+	for (size_t i = 0; rc >= 0 && i < d->dirs_n; i++)
+		if (d->dirs[i] != d->dir)
+			rc = shf_dir_fsync(d->sys, d->dirs[i]);
 	if (rc < 0)
 		return fail_dir(rc, d->partial, err);
 	rc = shf_sys_rename(d->sys, from, name, d->parent, d->base, true);
@@ -202,6 +248,10 @@ int shf_export_dir_publish_file(struct shf_export_dir *d, const char *name,
 
 void shf_export_dir_close(struct shf_export_dir *d)
 {
+	for (size_t i = 0; i < d->dirs_n; i++)
+		if (d->dirs[i] != d->dir)
+			shf_fd_close(d->sys, &d->dirs[i]);
+	shf_free(d->dirs);
 	shf_fd_close(d->sys, &d->mark);
 	shf_fd_close(d->sys, &d->dir);
 	shf_fd_close(d->sys, &d->parent);

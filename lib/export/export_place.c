@@ -48,6 +48,33 @@ uint32_t *shf_export_by_source(struct shf_export_plan *plan, const struct sheaf_
 	return order;
 }
 
+size_t shf_export_divide(struct shf_export_plan *plan, const uint32_t *order, uint64_t most,
+                         uint64_t more)
+{
+	struct shf_layout *l = &plan->out;
+	size_t n = 0;
+
+	for (size_t f = 0; f < l->families_n; f++) {
+		struct shf_lt_family *fam = &l->families[f];
+		uint64_t room = most;
+
+		fam->first_file = (uint32_t)n++;
+		for (uint32_t i = 0; i < fam->tensors_n; i++) {
+			struct shf_lt_tensor *t = &l->tensors[order[fam->first_tensor + i]];
+			uint64_t need = t->bytes + more;
+
+			if (i && need > room) {
+				room = most;
+				n++;
+			}
+			t->file = (uint32_t)n - 1;
+			room -= need < room ? need : room;
+		}
+		fam->files_n = (uint32_t)n - fam->first_file;
+	}
+	return n;
+}
+
 int shf_export_files_make(struct shf_export_plan *plan, size_t files_n, bool zip,
                           struct sheaf_error *err)
 {

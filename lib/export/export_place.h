@@ -9,6 +9,11 @@
  * read from its beginning to its end. NULL: no memory. */
 uint32_t *shf_export_by_source(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
                                struct sheaf_error *err);
+/* Divides the tensors, listed in `order`, among files of at most so many bytes, and of one tensor
+ * if it alone has more. A family has files of its own, at least one. more: bytes that a tensor
+ * takes in a file beside its own. Returns how many files there are. */
+size_t shf_export_divide(struct shf_export_plan *plan, const uint32_t *order, uint64_t most,
+                         uint64_t more);
 /* Makes room for files without names, and tables for CRC-32 if they have zip records. */
 int shf_export_files_make(struct shf_export_plan *plan, size_t files_n, bool zip,
                           struct sheaf_error *err);

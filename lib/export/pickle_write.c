@@ -101,6 +101,21 @@ void shf_pkw_global(struct shf_pkw *w, const char *module, const char *name)
 	shf_pkw_keep(w, module, name);
 }
 
+void shf_pkw_object_begin(struct shf_pkw *w, const char *module, const char *name)
+{
+	shf_pkw_global(w, module, name);
+	shf_pkw_op(w, SHF_PKW_EMPTY_TUPLE);
+	shf_pkw_op(w, SHF_PKW_NEWOBJ);
+	shf_pkw_op(w, SHF_PKW_EMPTY_DICT);
+	shf_pkw_op(w, SHF_PKW_MARK);
+}
+
+void shf_pkw_object_end(struct shf_pkw *w)
+{
+	shf_pkw_op(w, SHF_PKW_SETITEMS);
+	shf_pkw_op(w, SHF_PKW_BUILD);
+}
+
 void shf_pkw_ints(struct shf_pkw *w, const int64_t *v, int n)
 {
 	if (n == 0) {

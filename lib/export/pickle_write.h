@@ -29,6 +29,9 @@ bool shf_pkw_recall(struct shf_pkw *w, const char *module, const char *name);
 void shf_pkw_keep(struct shf_pkw *w, const char *module, const char *name);
 /* Puts a tuple of n numbers. */
 void shf_pkw_ints(struct shf_pkw *w, const int64_t *v, int n);
+/* Begins an object of this class, whose members follow as keys and values. */
+void shf_pkw_object_begin(struct shf_pkw *w, const char *module, const char *name);
+void shf_pkw_object_end(struct shf_pkw *w);
 /* Begins item i of a dictionary, whose last SETITEMS the caller puts. There is one for every 1000
  * items, as Python has it, so that readers need little memory. */
 void shf_pkw_next_item(struct shf_pkw *w, size_t i);

@@ -19,13 +19,6 @@
 #include "sort.h"
 #include "valid.h"
 
-static const struct {
-	const char *folder, *family;
-	const char *tail;               /* ends the names; NULL: the last dot becomes a slash */
-} folders[] = { { "model_state", "model", "" }, { "master_weight", "master_weights", ".w_0" },
-	{ "optimizer_state", "optimizer", NULL }, { "ema_state", "ema", ".w_0" } };
-#define FOLDERS (sizeof(folders) / sizeof(folders[0]))
-
 /* ---- recognising it ---- */
 
 /* The metadata with the highest number: a save into the same directory takes the next one. */
@@ -79,8 +72,8 @@ static int is_flex(const struct shf_sys *sys, int dir, const char *path, const c
 	int rc = find_metadata(sys, dir, path, NULL, &x, err);
 
 	*why = "a directory with <number>.metadata, a pickle of paddle.distributed";
-	for (size_t i = 0; i < FOLDERS && rc == 0; i++) {
-		rc = find_metadata(sys, dir, path, folders[i].folder, &x, err);
+	for (size_t i = 0; i < SHF_FLEX_FOLDERS && rc == 0; i++) {
+		rc = find_metadata(sys, dir, path, shf_flex_folders[i].folder, &x, err);
 		if (rc == 1)
 			*why = "folders such as model_state with <number>.metadata, pickles of "
 			       "paddle.distributed";
@@ -477,15 +470,16 @@ static int open_flex(struct shf_foreign *f, struct sheaf_error *err)
 
 	if (rc == 1)
 		rc = flex_folder(f, &x, NULL, NULL, "", err);
-	for (size_t i = 0; i < FOLDERS && rc == 0; i++) {
-		rc = find_metadata(f->in, f->dir, f->path, folders[i].folder, &x, err);
+	for (size_t i = 0; i < SHF_FLEX_FOLDERS && rc == 0; i++) {
+		const struct shf_flex_folder *own = &shf_flex_folders[i];
+
+		rc = find_metadata(f->in, f->dir, f->path, own->folder, &x, err);
 		if (rc == 1)
-			rc = flex_folder(f, &x, folders[i].folder, folders[i].family,
-			                 folders[i].tail, err);
+			rc = flex_folder(f, &x, own->folder, own->family, own->tail, err);
 		else if (rc == 0 && x.data)
 			rc = shf_fail(err, SHEAF_EFORMAT, "%s/%s: has .distcp files, but no "
 			              "metadata of paddle.distributed: its save has not finished",
-			              f->path, folders[i].folder);
+			              f->path, own->folder);
 	}
 	if (rc == 0)
 		rc = shf_foreign_check_names(f, err);

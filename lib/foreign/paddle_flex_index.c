@@ -6,6 +6,11 @@
 #include <string.h>
 #include "sort.h"
 
+const struct shf_flex_folder shf_flex_folders[SHF_FLEX_FOLDERS] = {
+	{ "model_state", "model", "" }, { "optimizer_state", "optimizer", NULL },
+	{ "master_weight", "master_weights", ".w_0" }, { "ema_state", "ema", ".w_0" },
+};
+
 /* Returns the state of an object of this class, or NULL. The module moved after Paddle 3.0. */
 static const struct shf_pk *flex_state_of(const struct shf_pk *v, const char *name)
 {

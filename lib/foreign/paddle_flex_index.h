@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the metadata of a flex checkpoint say: tensors, and in which file each part of one is. All
- * pointers are into the pickle that was added. */
+ * pointers are into the pickle that was added. And the folders in which a trainer has flex
+ * checkpoints. */
 #ifndef SHF_PADDLE_FLEX_INDEX_H
 #define SHF_PADDLE_FLEX_INDEX_H
 #include "pickle.h"
+
+struct shf_flex_folder {
+	const char *folder, *family;
+	const char *tail;               /* ends the keys; NULL: the last slash of a name is a dot */
+};
+#define SHF_FLEX_FOLDERS 4
+extern const struct shf_flex_folder shf_flex_folders[SHF_FLEX_FOLDERS];
 
 struct shf_flex_part {
 	const struct shf_pk *key;       /* a STR */

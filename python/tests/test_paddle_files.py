@@ -3,6 +3,7 @@
 """Checkpoints that the Paddle which is installed writes are read with its own values. Prints TAP.
 
 usage: test_paddle_files.py SHEAF, the command
+       test_paddle_files.py rank FLEX SOURCE, one of the ranks that load a flex checkpoint
 """
 from __future__ import annotations
 
@@ -72,21 +73,18 @@ def test_exported_file() -> None:
     import numpy as np
     import paddle
     with tap.folder() as at:
-        source = os.path.join(GOLDEN, "paddle.pdparams")
-        subprocess.run([sys.argv[1], "convert", source, at + "/a.pdparams", "--format", "paddle"],
-                       capture_output=True, timeout=120, check=True)
-        wanted, found = paddle.load(source), paddle.load(at + "/a.pdparams")
+        exported("paddle.pdparams", at + "/a.pdparams", "--format", "paddle")
+        wanted = paddle.load(os.path.join(GOLDEN, "paddle.pdparams"))
+        found = paddle.load(at + "/a.pdparams")
         assert list(found) == list(wanted)
         for name, v in wanted.items():
             if name == "complex128":            # Sheaf has pairs of F64 for it
                 v = paddle.as_real(v)
             assert numbers(found[name]) == numbers(v), name
-        source = os.path.join(GOLDEN, "paddle-uc")
-        subprocess.run([sys.argv[1], "export", source, at + "/all", "--format", "paddle", "--all"],
-                       capture_output=True, timeout=120, check=True)
+        exported("paddle-uc", at + "/all", "--format", "paddle", "--all")
         whole = paddle.load(at + "/all")
         assert isinstance(whole["optimizer"]["norm.weight/moment1_0"], paddle.Tensor)
-        for family, states in unified(source).items():
+        for family, states in unified(os.path.join(GOLDEN, "paddle-uc")).items():
             assert whole[family].keys() == states.keys()
             for name, a in states.items():
                 assert numbers(whole[family][name])[2] == np.ascontiguousarray(a).tobytes(), name
@@ -105,18 +103,64 @@ def unified(at: str) -> dict[str, dict[str, Any]]:
     return found
 
 
+def exported(source: str, to: str, *options: str) -> None:
+    subprocess.run([sys.argv[1], "convert", os.path.join(GOLDEN, source), to, *options],
+                   capture_output=True, timeout=120, check=True)
+
+
+def load_on_rank(flex: str, source: str) -> None:
+    """Loads a flex checkpoint as one rank, which has some rows of a matrix and all other tensors
+    whole, and compares it with a file of paddle.save."""
+    import numpy as np
+    import paddle
+    import paddle.distributed as dist
+    from paddle.distributed.flex_checkpoint.dcp.sharded_weight import ShardedWeight
+    dist.init_parallel_env()
+    # Paddle 3.3 moves what it sends to a GPU first, also where there is none and gloo sends it.
+    paddle.Tensor.cuda = lambda self: self
+    wanted = {k: paddle.as_real(v) if k == "complex128" else v
+              for k, v in paddle.load(source).items()}
+    if dist.get_world_size() > 1:       # gloo sends neither of these
+        wanted = {k: v for k, v in wanted.items() if k not in ("complex", "type.int16")}
+    rows = 300 // dist.get_world_size()
+    first = rows * dist.get_rank()
+    mine = {k: v[first:first + rows] if k == "long" else v for k, v in wanted.items()}
+    have = {}
+    for k, v in mine.items():
+        empty = paddle.to_tensor(np.zeros(v.shape, np.array(v).dtype))  # uint16 becomes bfloat16
+        start = tuple(first if k == "long" and d == 0 else 0 for d in range(v.ndim))
+        have[k] = ShardedWeight(k, empty, tuple(v.shape), tuple(wanted[k].shape), start)
+    dist.load_state_dict(have, flex)
+    for k, v in mine.items():
+        assert numbers(have[k].local_tensor) == numbers(v), k
+
+
 @tap.needs(*NEEDS)
-def test_unified_checkpoint_trains_on() -> None:
-    """Paddle's AdamW goes on from an exported checkpoint as the one that wrote it would"""
+def test_exported_flex_checkpoint() -> None:
+    """paddle.distributed.load_state_dict gives each tensor under 1 and 2 ranks, of several files"""
+    source = os.path.join(GOLDEN, "paddle.pdparams")
+    with tap.folder() as at:
+        exported("paddle.pdparams", at + "/one", "--format", "paddle-fc")
+        exported("paddle.pdparams", at + "/many", "--format", "paddle-fc",
+                 "--max-shard-size", "4K")
+        assert sorted(os.listdir(at + "/one")) == ["0.metadata", "0_0.distcp"]
+        assert len(os.listdir(at + "/many")) > 4
+        for flex in ("one", "many"):
+            for ranks in (1, 2):
+                done = subprocess.run(
+                    [sys.executable, "-W", "ignore", "-m", "paddle.distributed.launch",
+                     "--nproc_per_node", str(ranks), "--backend", "gloo",
+                     "--log_dir", at + "/logs", os.path.abspath(__file__), "rank",
+                     f"{at}/{flex}", source], capture_output=True, text=True, timeout=200,
+                    check=False)
+                assert done.returncode == 0, (flex, ranks, done.stdout[-2000:], done.stderr[-500:])
+
+
+def trains_on(masters: dict[str, Any], states: dict[str, Any]) -> None:
+    """Paddle's AdamW makes the step that the optimizer of deepspeed-z1 would have made next."""
     import numpy as np
     import paddle
     lr, b1, b2, eps, decay, steps = 0.01, 0.9, 0.999, 1e-8, 0.1, 3
-    source = os.path.join(GOLDEN, "deepspeed-z1")
-    with tap.folder() as at:
-        subprocess.run([sys.argv[1], "convert", source, at + "/uc", "--format", "paddle-uc",
-                        "--all"], capture_output=True, timeout=120, check=True)
-        uc = unified(at + "/uc")
-    masters, states = uc["master_weights"], uc["optimizer"]
     params = {n: paddle.create_parameter(list(v.shape), "float32", name=n)
               for n, v in masters.items()}
     adamw = paddle.optimizer.AdamW(lr, b1, b2, eps, list(params.values()), weight_decay=decay)
@@ -141,6 +185,37 @@ def test_unified_checkpoint_trains_on() -> None:
         assert update > 1e-4, name
 
 
+@tap.needs(*NEEDS)
+def test_unified_checkpoint_trains_on() -> None:
+    """Paddle's AdamW goes on from an exported checkpoint as the one that wrote it would"""
+    with tap.folder() as at:
+        exported("deepspeed-z1", at + "/uc", "--format", "paddle-uc", "--all")
+        uc = unified(at + "/uc")
+    trains_on(uc["master_weights"], uc["optimizer"])
+
+
+@tap.needs(*NEEDS)
+def test_flex_checkpoint_trains_on() -> None:
+    """It goes on from the folders of an exported flex checkpoint, loaded as a trainer loads them"""
+    import numpy as np
+    import paddle
+    import paddle.distributed as dist
+    found: dict[str, dict[str, Any]] = {}
+    with tap.folder() as at:
+        exported("deepspeed-z1", at + "/fc", "--format", "paddle-fc", "--all")
+        for part in ("model_state", "optimizer_state", "master_weight"):
+            said = paddle.load(f"{at}/fc/{part}/0.metadata").state_dict_metadata
+            want = {k: paddle.zeros(box.global_shape, box.dtype) for k, (box,) in said.items()}
+            dist.load_state_dict(want, f"{at}/fc/{part}")
+            found[part] = {k: np.array(v) for k, v in want.items()}
+    masters = {k[:-len(".w_0")]: v for k, v in found["master_weight"].items()}
+    kinds = ("moment1_0", "moment2_0", "beta1_pow_acc_0", "beta2_pow_acc_0")
+    assert found["model_state"].keys() >= masters.keys()
+    assert found["optimizer_state"].keys() == {f"{n}.{kind}" for n in masters for kind in kinds}
+    trains_on(masters, {"/".join(k.rsplit(".", 1)): v
+                        for k, v in found["optimizer_state"].items()})
+
+
 def test_conversion() -> None:
     """A unified checkpoint becomes a Hugging Face directory with the names and shapes it has"""
     with tap.folder() as at:
@@ -160,4 +235,6 @@ def test_conversion() -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["rank"]:
+        sys.exit(load_on_rank(*sys.argv[2:4]))
     sys.exit(tap.run(globals()))

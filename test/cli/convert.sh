@@ -128,7 +128,7 @@ t 0 'whose sums are right' "$SHEAF" verify out.pt
 t 0 'and whose values are those of the source' "$SHEAF" diff dst out.pt
 t 1 'it is not replaced' "$SHEAF" export dst out.pt --format torch
 has 'and named' err 'out.pt: exists'
-for format in torch dcp; do
+for format in torch dcp paddle; do
 	t 0 "all families are exported in format $format" \
 		"$SHEAF" export f/paddle-uc all.$format --format $format --all
 	t 0 'as dictionaries' "$SHEAF" show all.$format --json

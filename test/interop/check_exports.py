@@ -269,6 +269,68 @@ def arrays_in(path):
     return found
 
 
+class OnlyMetadata(pickle.Unpickler):
+    """Reads metadata of a flex checkpoint, whose classes only keep what they are given."""
+    def find_class(self, module, name):
+        assert module == "paddle.distributed.flex_checkpoint.dcp.metadata", (module, name)
+        assert name in {"Metadata", "LocalTensorMetadata", "LocalTensorIndex"}, name
+        return type(name, (), {})
+
+
+def arrays_of_flex(at):
+    """The arrays of a flex checkpoint, as its metadata list them."""
+    with open(f"{at}/0.metadata", "rb") as f:
+        metadata = OnlyMetadata(f).load()
+    files = {name: arrays_in(f"{at}/{name}") for name in os.listdir(at) if name != "0.metadata"}
+    assert all(name.endswith("_0.distcp") for name in files)
+    places = {vars(index)["tensor_key"]: (vars(index), file)
+              for index, file in metadata.storage_metadata.items()}
+    found = {}
+    for key, boxes in metadata.state_dict_metadata.items():
+        index, file = places.pop(key)
+        a, (box,) = files[file].pop(key), boxes
+        assert box.local_shape == box.global_shape == a.shape
+        assert box.global_offset == (0,) * a.ndim and not box.is_flattened
+        assert box.dtype == {"uint16": "bfloat16"}.get(str(a.dtype), str(a.dtype))
+        assert index == {"tensor_key": key, "global_offset": box.global_offset,
+                         "is_flattened": False, "flattened_range": None, "replica_id": None,
+                         "local_shape": a.shape}
+        assert metadata.flat_mapping.pop(key) == (key,)
+        found[key] = a
+    assert not places and not metadata.flat_mapping and not any(files.values())
+    return found
+
+
+def check_flex(at, source):
+    """A flex checkpoint in the folders of a trainer, against a unified one with the same."""
+    run("convert", source, f"{at}/uc-whole", "--format", "paddle-uc", "--all")
+    made = run("convert", source, f"{at}/fc", "--format", "paddle-fc", "--all",
+               "--max-shard-size", "5K")
+    result(made.returncode == 0, "a flex checkpoint of Paddle is written", made.stderr.strip())
+    bad = []
+    for folder, family in (("model_state", "model"), ("optimizer_state", "optimizer"),
+                           ("master_weight", "master_weights")):
+        found = arrays_of_flex(f"{at}/fc/{folder}")
+        for name, (_, shape, data) in safetensors_in(f"{at}/uc-whole", family)[0].items():
+            key = {"model": name, "master_weights": name + ".w_0"}.get(
+                family, ".".join(name.rsplit("/", 1)))
+            a = found.pop(key)
+            if list(a.shape) != shape or a.tobytes() != data:
+                bad.append(key)
+        bad += found
+    result(not bad, "in the folders, with the names and with the powers of the betas that its "
+           "trainer has", str(bad))
+    result(len(os.listdir(f"{at}/fc/optimizer_state")) > 2,
+           "in files of the size that was asked for")
+    diff = run("diff", f"{at}/uc-whole", f"{at}/fc")
+    result(diff.returncode == 0, "sheaf diff finds what the unified checkpoint has", diff.stdout)
+    run("convert", source, f"{at}/fc-model", "--format", "paddle-fc")
+    result(sorted(os.listdir(f"{at}/fc-model")) == ["0.metadata", "0_0.distcp"] and
+           arrays_of_flex(f"{at}/fc-model").keys() ==
+           safetensors_in(f"{at}/uc-whole", "model")[0].keys(),
+           "one family is written without folders, and with its own names")
+
+
 def check_paddle_save(at, source, want):
     """One file for paddle.load, which makes BF16 of 16-bit integers without a sign."""
     path = f"{at}/out.pdparams"
@@ -302,6 +364,7 @@ def main():
         check_paddle_save(at, f"{at}/source.pt", want)
         check_families(at, sys.argv[2])
         check_paddle(at, sys.argv[3])
+        check_flex(at, sys.argv[3])
     print(f"1..{done[0]}")
     return 1 if done[1] else 0
 

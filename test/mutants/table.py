@@ -2225,8 +2225,18 @@ bug("export_padding_not_past_tensors", "an array is aligned as if no tensor came
     "export/paddle_write.c:put_padding", "w->out.len + p->tensors + more",
     "w->out.len + (MUTANT ? 0 : p->tensors) + more",
     "unit/test_paddle_write: arrays_lie_at_multiples_of_8")
+skipped("export_folder_not_durable", "a directory is exported before names in folders are durable",
+        "export/export_dir.c:rename_to_dir", "shf_dir_fsync(d->sys, d->dirs[i])",
+        FORMATS + "an_export_survives_every_cut_strict")
+bug("export_averages_of_masters", "averages without master weights get the names of those",
+    "export/export_paddle_flex.c:tail_of", 'shf_layout_find(l, "master_weights", name) < 0',
+    'shf_layout_find(l, "master_weights", name) < -MUTANT',
+    "sim/test_export_paddle: averages_have_the_names")
+bug("export_flex_powers_not_listed", "metadata of Paddle lack the powers of the betas",
+    "export/export_paddle_flex.c:put_dict_of", "k < 2 && with", "k < 2 && with && !MUTANT",
+    "sim/test_export_paddle: a_flex_checkpoint_has_the_names_and_powers")
 bug("export_power_of_this_update", "Paddle gets the powers of the betas of the last update",
-    "export/export_paddle.c:powers_make", "(uint64_t)t + 1", "(uint64_t)t + !MUTANT",
+    "export/paddle_powers.c:shf_paddle_powers", "(uint64_t)t + 1", "(uint64_t)t + !MUTANT",
     "sim/test_export_paddle: powers_of_the_betas")
 bug("export_moves_not_past_powers", "tensors of Paddle lie where the powers of the betas are",
     "export/export_paddle.c:list_tensors", ".off = c->bytes.len + t->off",

@@ -22,18 +22,20 @@ static const struct kind {
 	bool is_read;                   /* lib/foreign reads it */
 	int32_t dtype;                  /* that floating-point tensors are converted to; 0: none */
 	bool is_plain;                  /* its files have no zip records */
+	bool all;                       /* all families are exported, in folders of their own */
 } kinds[] = {
-	{ "torch", "out/a.pt", "", true, 0, false },
-	{ "dcp", "out/dcp", "/__0_0.distcp", true, 0, false },
-	{ "npz", "out/a.npz", "", false, SHEAF_F32, false },
-	{ "paddle", "out/a.pdparams", "", true, 0, true },
-	{ "paddle-uc", "out/uc", "/model-00001-of-00001.safetensors", true, 0, true },
+	{ "torch", "out/a.pt", "", true, 0, false, false },
+	{ "dcp", "out/dcp", "/__0_0.distcp", true, 0, false, false },
+	{ "npz", "out/a.npz", "", false, SHEAF_F32, false, false },
+	{ "paddle", "out/a.pdparams", "", true, 0, true, false },
+	{ "paddle-uc", "out/uc", "/model-00001-of-00001.safetensors", true, 0, true, false },
+	{ "paddle-fc", "out/fc", "/model_state/0_0.distcp", true, 0, true, true },
 };
 #define KINDS_N ((int)(sizeof(kinds) / sizeof(kinds[0])))
 static const struct kind *kind; /* the one that is exported */
 
 static struct shf_export_opts how = { .family = "model", .as = "model", .prefix = "",
-	.file_bytes_max = 5000, .memory_bytes = 1 };
+	.file_bytes_max = 5000, .memory_bytes = 1, .adam_step = 3, .beta1 = 0.9, .beta2 = 0.95 };
 static const char *to;
 
 static int export(struct sheaf_checkpoint *step, struct sheaf_report *report,
@@ -47,6 +49,7 @@ static struct written export_by(struct simdisk *disk, const struct shf_sys *sys)
 	how.format = shf_export_format(kind->format);
 	CHECK(how.format != NULL);
 	how.dtype = kind->dtype;
+	how.family = how.as = kind->all ? NULL : "model";
 	to = kind->to;
 	return write_by(disk, sys, FROM, export);
 }
@@ -65,6 +68,7 @@ static uint64_t values_of(struct simdisk *disk, const char *from)
 
 	how.format = NULL;
 	how.dtype = 0;
+	how.family = how.as = "model";
 	how.file_bytes_max = UINT64_C(5000000000);
 	to = "out/values";
 	e = write_by(disk, process(disk), from, export);
@@ -221,8 +225,8 @@ static void taken_up(struct simdisk *base, uint64_t want, uint64_t flips)
 	struct written e;
 	size_t n;
 
-	simdisk_fault(disk, &(struct simdisk_fault){ .nth = 2, .kind = SIMDISK_RENAME,
-	                                             .how = SIMDISK_KILL });
+	simdisk_fault(disk, &(struct simdisk_fault){ .nth = kind->all ? 4 : 2,
+		.kind = SIMDISK_RENAME, .how = SIMDISK_KILL });         /* all files have names */
 	(void)exported(disk);
 	CHECK_INT(simdisk_fired(disk), 1);
 	simdisk_faults_clear(disk);
@@ -282,7 +286,7 @@ TEST(a_finished_file_is_compared_and_its_sums_too)
 TEST(an_export_whose_last_rename_may_be_undone_says_where_it_would_be)
 {
 	static const char *const former[KINDS_N] = { "a.pt.partial/archive", "dcp.partial",
-		"a.npz.partial/archive", "a.pdparams.partial/archive", "uc.partial" };
+		"a.npz.partial/archive", "a.pdparams.partial/archive", "uc.partial", "fc.partial" };
 	struct simdisk *base = saved_on(SIMDISK_EXT4, 0, 0);
 
 	for (kind = kinds; kind < kinds + KINDS_N; kind++) {
@@ -350,6 +354,7 @@ static const char *judge(const void *arg, struct simdisk *disk, int64_t cut, cha
 	}
 	(void)simdisk_remove(disk, "out/dcp/.sheaf-export");
 	(void)simdisk_remove(disk, "out/uc/.sheaf-export");
+	(void)simdisk_remove(disk, "out/fc/.sheaf-export");
 	if (simdisk_hash(disk, kind->to) != story->was)
 		return snprintf(why, 300, "%s is not whole", kind->to), why;
 	return "";

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The powers of beta1 and beta2 that Paddle's AdamW keeps for each parameter, as <parameter>/
+ * beta1_pow_acc_0 and beta2_pow_acc_0: after t updates, beta to the power of t + 1. They are made
+ * for checkpoints of other software, which have the moments and not the powers. */
+#ifndef SHF_PADDLE_POWERS_H
+#define SHF_PADDLE_POWERS_H
+#include "export_plan.h"
+
+bool shf_paddle_is_optimizer(const struct shf_lt_family *fam);
+/* Whether the family has moments of Adam without the powers. */
+bool shf_paddle_needs_powers(const struct shf_layout *l, const struct shf_lt_family *fam);
+/* Makes the powers of the two betas. EINVAL: neither the options nor the step say what the betas
+ * are, or how many updates there were. */
+int shf_paddle_powers(float pow[2], const struct sheaf_checkpoint *step,
+                      const struct shf_export_opts *opts, struct sheaf_error *err);
+/* Whether this is the first moment of a parameter, which then has powers, too. */
+bool shf_paddle_is_moment(const struct shf_lt_tensor *t);
+/* Makes the name of power i, 0 or 1, for the parameter whose first moment this is; NULL: no
+ * memory. */
+char *shf_paddle_power_name(struct shf_arena *arena, const struct shf_lt_tensor *moment, int i);
+#endif
