@@ -191,7 +191,7 @@ static int run(const struct cli_args *a)
 }
 
 static const struct cli_opt opts[] = {
-	{ "format", "FORMAT", "what is written: see above (hf)" },
+	{ "format", "FORMAT", "the format of DST, see above (hf)" },
 	{ "family", "F", "the family to write as the model (model)" },
 	{ "all", NULL, "write all families, each as a dictionary of its own" },
 	{ "prefix", "TEXT", "write only tensors whose names begin with TEXT, and remove it" },
