@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Trainings of a small model on ranks that are threads of this process. All files are in the
- * directory "whole". */
+ * directory "whole", which is in one that this program alone uses. */
 #ifndef TRAINTHREADS_H
 #define TRAINTHREADS_H
 #include "t.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "dataprep.h"
 #include "ranks_threads.h"
@@ -52,11 +54,17 @@ static inline int64_t prepare_tokens(const char *text, const char *to)
 	return made.tokens;
 }
 
-/* Makes an empty directory "whole" with the model and data. */
+/* Makes an empty directory "whole" with the model and data. Other programs of this header run at
+ * the same time, so the first call enters a directory that has the name of this one. */
 static inline void prepare(void)
 {
-	static char text[2000];
+	static char text[2000], own[100];
 
+	if (!own[0]) {
+		snprintf(own, sizeof(own), "%s.files", program_invocation_short_name);
+		CHECK(mkdir(own, 0777) == 0 || errno == EEXIST);
+		CHECK_INT(chdir(own), 0);
+	}
 	rmtree("whole");
 	CHECK_INT(mkdir("whole", 0777), 0);
 	put_text("whole/model.json", MODEL);
