@@ -156,16 +156,17 @@ def test_exported_flex_checkpoint() -> None:
                 assert done.returncode == 0, (flex, ranks, done.stdout[-2000:], done.stderr[-500:])
 
 
-def trains_on(masters: dict[str, Any], states: dict[str, Any]) -> None:
-    """Paddle's AdamW makes the step that the optimizer of deepspeed-z1 would have made next."""
+def trains_on(masters: dict[str, Any], states: dict[str, Any], prefix: str) -> None:
+    """Paddle's AdamW makes the step that the optimizer of deepspeed-z1 would have made next.
+    prefix: of the names of its parameters, which Paddle wants to be new."""
     import numpy as np
     import paddle
     lr, b1, b2, eps, decay, steps = 0.01, 0.9, 0.999, 1e-8, 0.1, 3
-    params = {n: paddle.create_parameter(list(v.shape), "float32", name=n)
+    params = {n: paddle.create_parameter(list(v.shape), "float32", name=prefix + n)
               for n, v in masters.items()}
     adamw = paddle.optimizer.AdamW(lr, b1, b2, eps, list(params.values()), weight_decay=decay)
     rng = np.random.default_rng(5)
-    loaded = {"_".join(k.rsplit("/", 1)): paddle.to_tensor(v) for k, v in states.items()}
+    loaded = {prefix + "_".join(k.rsplit("/", 1)): paddle.to_tensor(v) for k, v in states.items()}
     adamw.set_state_dict(loaded)
     for name, p in params.items():
         p.set_value(masters[name])
@@ -191,7 +192,7 @@ def test_unified_checkpoint_trains_on() -> None:
     with tap.folder() as at:
         exported("deepspeed-z1", at + "/uc", "--format", "paddle-uc", "--all")
         uc = unified(at + "/uc")
-    trains_on(uc["master_weights"], uc["optimizer"])
+    trains_on(uc["master_weights"], uc["optimizer"], "uc.")
 
 
 @tap.needs(*NEEDS)
@@ -213,7 +214,7 @@ def test_flex_checkpoint_trains_on() -> None:
     assert found["model_state"].keys() >= masters.keys()
     assert found["optimizer_state"].keys() == {f"{n}.{kind}" for n in masters for kind in kinds}
     trains_on(masters, {"/".join(k.rsplit(".", 1)): v
-                        for k, v in found["optimizer_state"].items()})
+                        for k, v in found["optimizer_state"].items()}, "fc.")
 
 
 def test_conversion() -> None:
@@ -236,5 +237,6 @@ def test_conversion() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["rank"]:
-        sys.exit(load_on_rank(*sys.argv[2:4]))
+        load_on_rank(*sys.argv[2:4])
+        sys.exit()
     sys.exit(tap.run(globals()))
