@@ -43,7 +43,7 @@ static uint64_t add_item(struct shf_export_plan *plan, uint32_t f, uint64_t at, 
 	return end;
 }
 
-static int dcp_place(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
+static int dcp_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
                      const struct shf_export_opts *opts, struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;

@@ -20,7 +20,7 @@ struct shf_export_format {
 	/* Gives each tensor a file and an offset, which is a multiple of 8, and makes the files.
 	 * The tensors of plan->out are filled in except for file and offset, and its families have
 	 * names. */
-	int (*place)(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
+	int (*place)(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
 	             const struct shf_export_opts *opts, struct sheaf_error *err);
 	/* Makes index i, counted from 0, a small file that is written when all others are, where
 	 * the files of family i are. Returns its name, or NULL if there are no more. Sets *rc after

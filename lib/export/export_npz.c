@@ -74,7 +74,7 @@ static int npz_check_names(const struct shf_layout *l, struct sheaf_error *err)
 	return 0;
 }
 
-static int npz_place(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
+static int npz_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
                      const struct shf_export_opts *opts, struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;

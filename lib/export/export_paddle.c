@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include "err.h"
+#include "export_adam.h"
 #include "export_format.h"
 #include "json.h"
 #include "layout_record.h"
@@ -97,7 +98,7 @@ static int paddle_file(struct shf_export_plan *plan, uint32_t f, const float *po
 	return rc;
 }
 
-static int paddle_place(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
+static int paddle_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
                         const struct shf_export_opts *opts, struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;

@@ -195,7 +195,7 @@ static int flex_family(struct shf_export_plan *plan, uint32_t f, const uint32_t 
 	return rc;
 }
 
-static int flex_place(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
+static int flex_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
                       const struct shf_export_opts *opts, struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;

@@ -21,7 +21,7 @@ static void put_dict(struct shf_paddle_out *p, struct shf_layout *l, const uint3
 	shf_pkw_op(&p->pickle, SHF_PKW_SETITEMS);
 }
 
-static int save_place(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
+static int save_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
                       const struct shf_export_opts *opts, struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;

@@ -6,7 +6,7 @@
 #include "layout_record.h"
 
 /* The single file of a Hugging Face directory gets the name that other software gives to it. */
-static int safetensors_place(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
+static int safetensors_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
                              const struct shf_export_opts *opts, struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;

@@ -45,7 +45,7 @@ static void put_all(struct shf_pkw *w, const struct shf_layout *l, bool nested)
 	shf_pkw_end(w);
 }
 
-static int torch_place(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
+static int torch_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
                        const struct shf_export_opts *opts, struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Source: adamw_kernel.cc of Paddle 3.3. */
 #include "paddle_powers.h"
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include "err.h"
+#include "export_adam.h"
 
 #define MOMENT "/moment1_0"
 static const char *const powers[] = { "/beta1_pow_acc_0", "/beta2_pow_acc_0" };
@@ -54,51 +52,13 @@ static double power_of(double beta, uint64_t n)
 	return x;
 }
 
-/* Reads the betas of all groups of parameters, as torch's optimizers have them: "[0.9, 0.999]".
- * Leaves 0 in beta if there are none, or if groups differ. */
-static void betas_of_groups(double beta[2], const struct shf_manifest *m)
-{
-	bool differ = false;
-	double first[2] = { 0 };
-
-	for (size_t i = 0; i < m->notes_n; i++) {
-		const char *key = m->notes[i].key, *value = m->notes[i].value;
-		size_t n = strlen(key);
-		double b[2];
-
-		if (strncmp(key, "optimizer.param_groups.", 23) || strcmp(key + n - 6, ".betas"))
-			continue;
-		if (sscanf(value, "[%lf, %lf]", &b[0], &b[1]) != 2)
-			b[0] = b[1] = 0;
-		if (!first[0])
-			memcpy(first, b, sizeof(first));
-		differ |= b[0] != first[0] || b[1] != first[1];
-	}
-	if (!differ)
-		memcpy(beta, first, sizeof(first));
-}
-
-int shf_paddle_powers(float pow[2], const struct sheaf_checkpoint *step,
+int shf_paddle_powers(float pow[2], struct sheaf_checkpoint *step,
                       const struct shf_export_opts *opts, struct sheaf_error *err)
 {
-	const struct shf_manifest *m = &step->manifest;
-	double beta[2] = { opts->beta1, opts->beta2 };
-	int64_t t = opts->adam_step;
+	struct shf_export_adam adam;
+	int rc = shf_export_adam_find(&adam, step, opts, err);
 
-	for (size_t i = 0; !t && i < m->notes_n; i++)
-		if (strcmp(m->notes[i].key, "adam.step") == 0)
-			t = strtoll(m->notes[i].value, NULL, 10);
-	if (!beta[0] && !beta[1])
-		betas_of_groups(beta, m);
-	if (t <= 0)
-		return shf_fail(err, SHEAF_EINVAL, "%s: its moments need the number of updates, "
-		                "and it has no note adam.step; give it (how.adam_step, --step)",
-		                step->path);
-	if (!(beta[0] > 0 && beta[0] < 1 && beta[1] > 0 && beta[1] < 1))
-		return shf_fail(err, SHEAF_EINVAL, "%s: its moments need the betas of AdamW, "
-		                "because Paddle keeps their powers; give them (how.beta1 and "
-		                "how.beta2, --betas)", step->path);
-	for (int i = 0; i < 2; i++)
-		pow[i] = (float)power_of(beta[i], (uint64_t)t + 1);
-	return 0;
+	for (int i = 0; i < 2 && rc == 0; i++)
+		pow[i] = (float)power_of(adam.beta[i], (uint64_t)adam.step + 1);
+	return rc;
 }

@@ -11,7 +11,7 @@ bool shf_paddle_is_optimizer(const struct shf_lt_family *fam);
 bool shf_paddle_needs_powers(const struct shf_layout *l, const struct shf_lt_family *fam);
 /* Makes the powers of the two betas. EINVAL: neither the options nor the step say what the betas
  * are, or how many updates there were. */
-int shf_paddle_powers(float pow[2], const struct sheaf_checkpoint *step,
+int shf_paddle_powers(float pow[2], struct sheaf_checkpoint *step,
                       const struct shf_export_opts *opts, struct sheaf_error *err);
 /* Whether this is the first moment of a parameter, which then has powers, too. */
 bool shf_paddle_is_moment(const struct shf_lt_tensor *t);

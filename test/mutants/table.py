@@ -2236,7 +2236,8 @@ bug("export_flex_powers_not_listed", "metadata of Paddle lack the powers of the 
     "export/export_paddle_flex.c:put_dict_of", "k < 2 && with", "k < 2 && with && !MUTANT",
     "sim/test_export_paddle: a_flex_checkpoint_has_the_names_and_powers")
 bug("export_power_of_this_update", "Paddle gets the powers of the betas of the last update",
-    "export/paddle_powers.c:shf_paddle_powers", "(uint64_t)t + 1", "(uint64_t)t + !MUTANT",
+    "export/paddle_powers.c:shf_paddle_powers", "(uint64_t)adam.step + 1",
+    "(uint64_t)adam.step + !MUTANT",
     "sim/test_export_paddle: powers_of_the_betas")
 bug("export_moves_not_past_powers", "tensors of Paddle lie where the powers of the betas are",
     "export/export_paddle.c:list_tensors", ".off = c->bytes.len + t->off",

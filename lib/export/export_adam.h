@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What AdamW needs beside its moments to go on: how many updates it has made, and its betas. */
+#ifndef SHF_EXPORT_ADAM_H
+#define SHF_EXPORT_ADAM_H
+#include "export_step.h"
+
+struct shf_export_adam {
+	int64_t step;                   /* > 0 */
+	double beta[2];
+};
+/* Takes both from the options, or else from what the step says of its optimizer: the note
+ * adam.step, and the betas that all its groups of parameters have. EINVAL: neither has them. */
+int shf_export_adam_find(struct shf_export_adam *adam, struct sheaf_checkpoint *step,
+                         const struct shf_export_opts *opts, struct sheaf_error *err);
+#endif
