@@ -97,23 +97,25 @@ static void say_left_out(const char *src, const char *dst)
 static int check_options(const struct cli_args *a)
 {
 	static const char *const alone[] = { "family", "prefix", "dtype" };
-	static const struct { const char *name; bool is_file; } formats[] = { { "hf", false },
-		{ "torch", true }, { "dcp", false }, { "npz", true }, { "paddle", true },
-		{ "paddle-uc", false }, { "paddle-fc", false } };
-	const char *format = cli_value(a, "format");
-	bool known = false, is_file = false;
+	static const struct { const char *name, *makes; } formats[] = { { "hf", NULL },
+		{ "torch", "one file" }, { "dcp", NULL }, { "npz", "one file" },
+		{ "paddle", "one file" }, { "paddle-uc", NULL }, { "paddle-fc", NULL },
+		{ "deepspeed-universal", "a file for each tensor" } };
+	const char *format = cli_value(a, "format"), *makes = NULL;
+	bool known = false;
 	char hint[80];
 
 	for (size_t i = 0; format && i < sizeof(formats) / sizeof(formats[0]); i++)
 		if (strcmp(format, formats[i].name) == 0) {
 			known = true;
-			is_file = formats[i].is_file;
+			makes = formats[i].makes;
 		}
 	if (format && !known)
 		return cli_usage(a, "--format", "no such format",
-		                 "hf, torch, dcp, npz, paddle, paddle-uc, paddle-fc");
-	if (cli_flag(a, "max-shard-size") && is_file) {
-		snprintf(hint, sizeof(hint), "--format %s makes one file", format);
+		                 "hf, torch, dcp, npz, paddle, paddle-uc, paddle-fc, "
+		                 "deepspeed-universal");
+	if (cli_flag(a, "max-shard-size") && makes) {
+		snprintf(hint, sizeof(hint), "--format %s makes %s", format, makes);
 		return cli_usage(a, "--max-shard-size", "does not go with --format", hint);
 	}
 	if (cli_flag(a, "all") && is_to_hf(a))
@@ -200,8 +202,8 @@ static const struct cli_opt opts[] = {
 	{ "set", "NAME=N,...", "numbers for the map, such as tp=2" },
 	{ "config", "FILE", "the config.json for the map (that of SRC)" },
 	{ "dtype", "TYPE", "convert floating-point tensors to TYPE, such as BF16" },
-	{ "step", "N", "for paddle-uc and -fc: updates of AdamW (the note adam.step)" },
-	{ "betas", "B1,B2", "for paddle-uc and -fc: its betas, such as 0.9,0.95" },
+	{ "step", "N", "updates of AdamW, for moments (the note adam.step)" },
+	{ "betas", "B1,B2", "betas of AdamW, for moments, such as 0.9,0.95" },
 	{ "max-shard-size", "BYTES", "largest size of a file (5 GB)" },
 	{ "mem", "BYTES", "largest memory for buffers (256M)" },
 	{ 0 },
@@ -234,6 +236,10 @@ const struct cli_verb cli_convert = {
 		"         a flex checkpoint, for paddle.distributed.load_state_dict. With --all\n"
 		"         it has the folders and the names of PaddleFormers' trainer, and for\n"
 		"         moments it needs what paddle-uc needs\n"
+		"  deepspeed-universal\n"
+		"         a directory that DeepSpeed goes on from with any ZeRO and any number of\n"
+		"         ranks (load_universal), with --all: the families model, master_weights\n"
+		"         and optimizer, which must have F32 weights and the moments of AdamW\n"
 		"Nothing in SRC is executed. No tensor is in memory as a whole: memory is used\n"
 		"for the buffers and the list of tensors only.\n\n"
 		"The checksums of SRC are compared if it has any, and all files are read back\n"
@@ -255,7 +261,8 @@ const struct cli_verb cli_convert = {
 		    "  sheaf convert qwen2-hf qwen2-paddle --map qwen2-hf-paddle\n"
 		    "  sheaf convert runs/gpt@1000 gpt.pt --format torch --all\n"
 		    "  sheaf convert runs/qwen@1000 qwen-paddle --format paddle-uc --all \\\n"
-		    "      --betas 0.9,0.95 --map qwen2-hf-paddle",
+		    "      --betas 0.9,0.95 --map qwen2-hf-paddle\n"
+		    "  sheaf convert runs/gpt@1000 gpt-ds --format deepspeed-universal --all",
 	.opts = opts,
 	.pos_min = 2,
 	.pos_max = 2,

@@ -310,16 +310,22 @@ struct sheaf_export {
 	 *   "hf" copies. With all_families it has the folders and the names that the trainer of
 	 *   PaddleFormers has for the model, the optimizer, master weights and averages (model,
 	 *   optimizer, master_weights and ema), and there must be no other family. The types must
-	 *   be those that Paddle has. */
+	 *   be those that Paddle has.
+	 * - "deepspeed-universal": a directory that DeepSpeed goes on from with load_universal,
+	 *   with any stage of ZeRO on any number of ranks. all_families must not be 0: families
+	 *   "model", "master_weights" and "optimizer" are written, and others are not. Weights
+	 *   that are not F32 must have masters, and there must be moments of AdamW.
+	 *   file_bytes_max must be 0. */
 	const char *format;
 	int32_t all_families;           /* not 0: all families are written, each as a dictionary of
 	                                 * its own under its name. family, prefix and dtype must be
 	                                 * NULL and 0 unless there is only one, and the format must
 	                                 * not be "hf" */
-	/* For "paddle-uc" and "paddle-fc" with moments of AdamW, since Paddle keeps powers of the
-	 * betas. They are not used if the checkpoint has these powers. */
+	/* For moments of AdamW in "deepspeed-universal", and in "paddle-uc" and "paddle-fc", since
+	 * Paddle keeps powers of the betas, unless the checkpoint has these powers. */
 	int64_t adam_step;              /* how many updates there were; 0: the note adam.step */
-	double beta1, beta2;            /* between 0 and 1 */
+	double beta1, beta2;            /* between 0 and 1; 0: those that all groups of parameters
+	                                 * have in the checkpoint */
 };
 /* Writes a family of a checkpoint, of Sheaf or of another program, in a format that other software
  * opens, as a new directory or file. This process does all the work alone. Blocks are compared with

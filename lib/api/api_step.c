@@ -518,9 +518,10 @@ static int export_format_take(struct shf_export_opts *o, const struct sheaf_expo
 		shf_buf_release(&all);
 		return rc;
 	}
-	if (o->format->is_file && in->file_bytes_max)
+	if ((o->format->is_file || o->format->is_divided) && in->file_bytes_max)
 		return shf_fail(err, SHEAF_EINVAL, "how.file_bytes_max and how.format %s do not go "
-		                "together: this format has one file", name);
+		                "together: this format has %s", name,
+		                o->format->is_file ? "one file" : "a file for each tensor");
 	if (in->all_families && in->family)
 		return shf_fail(err, SHEAF_EINVAL, "how.all_families and how.family do not go "
 		                "together: a family is named to write it alone");

@@ -12,7 +12,6 @@
 #include "err.h"
 #include "export_place.h"
 #include "torch_write.h"
-#include "zip_write.h"
 
 #define METADATA "torch.distributed.checkpoint.metadata"
 #define FILESYSTEM "torch.distributed.checkpoint.filesystem"
@@ -23,21 +22,14 @@
 /* Adds the archive of tensor i at byte `at` of file f. Returns where it ends. */
 static uint64_t add_item(struct shf_export_plan *plan, uint32_t f, uint64_t at, uint32_t i)
 {
-	struct shf_export_file *file = &plan->files[f];
 	struct shf_zip_out z;
 	struct shf_pkw w;
 	uint64_t end;
 
 	shf_pkw_begin(&w, 2);
 	shf_torch_put_tensor(&w, &plan->out.tensors[i], 0);
-	shf_pkw_end(&w);
-	shf_zip_begin(&z, plan, file, at);
-	shf_zip_add(&z, SHF_TORCH_ARCHIVE "data.pkl", w.out.data, w.out.len);
-	shf_zip_add(&z, SHF_TORCH_ARCHIVE "byteorder", "little", 6);
-	shf_zip_add(&z, SHF_TORCH_ARCHIVE "version", "3\n", 2);
+	shf_torch_begin(&z, plan, &plan->files[f], at, &w);
 	shf_zip_add_tensor(&z, SHF_TORCH_ARCHIVE "data/0", NULL, 0, i);
-	file->header.oom |= w.out.oom;
-	shf_pkw_release(&w);
 	end = shf_zip_end(&z);
 	plan->items[i] = (struct shf_export_item){ at, end - at };
 	return end;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "export_dir.h"
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "err.h"
-#include "export_format.h"
 #include "run_files.h"
 #include "valid.h"
 
@@ -126,75 +127,167 @@ int shf_export_dir_open(struct shf_export_dir *d, const struct shf_sys *sys, con
 	return take_mark(d, is_new, err);
 }
 
-/* Returns the folder of family i, or NULL if its files are in the directory itself. */
-static const char *own_folder(const struct shf_export_plan *plan, size_t i)
-{
-	const char *folder = plan->out.families[i].dir;
+/* ---- folders ---- */
 
-	return plan->format->folders && strcmp(folder, ".") ? folder : NULL;
+static int planned_names_order(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Whether the plan has a file of that name in the folder, or in the directory itself (NULL). */
-static bool is_planned(const struct shf_export_plan *plan, const char *folder, const char *name)
+/* Sorts the names of the planned files. */
+static int list_names(struct shf_export_dir *d, const struct shf_export_plan *plan)
 {
-	size_t n = folder ? strlen(folder) : 0;
+	d->names = shf_alloc(plan->out.files_n, sizeof(*d->names));
+	if (!d->names)
+		return -ENOMEM;
+	d->names_n = plan->out.files_n;
+	for (size_t f = 0; f < d->names_n; f++)
+		d->names[f] = plan->files[f].name;
+	qsort(d->names, d->names_n, sizeof(*d->names), planned_names_order);
+	return 0;
+}
 
-	for (size_t f = 0; f < plan->out.files_n; f++) {
-		const char *planned = plan->files[f].name;
+/* Returns the first planned name that begins with this text, or NULL. */
+static const char *first_with(const struct shf_export_dir *d, const char *text)
+{
+	size_t lo = 0, hi = d->names_n;
 
-		if (folder && (strncmp(planned, folder, n) || planned[n] != '/'))
-			continue;
-		if (strcmp(folder ? planned + n + 1 : planned, name) == 0)
-			return true;
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (strcmp(d->names[mid], text) < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
 	}
-	for (size_t i = 0; !folder && i < plan->out.families_n; i++)
-		if (own_folder(plan, i) && strcmp(own_folder(plan, i), name) == 0)
-			return true;
-	return !folder && strcmp(name, SHF_EXPORT_MARK) == 0;
+	return lo < d->names_n && strncmp(d->names[lo], text, strlen(text)) == 0 ? d->names[lo]
+	                                                                         : NULL;
 }
 
-/* Deletes what is in a folder, or in the directory itself (NULL), and not in the plan. */
-static int dir_sweep(const struct shf_export_dir *d, int dir, const struct shf_export_plan *plan,
-                     const char *folder)
+static int sweep_planned(struct shf_export_dir *d, int dir, struct shf_buf *path);
+
+/* Deletes what has this name in the folder `dir`, unless it is planned. path: its path in
+ * DIR.partial, with a slash and a NUL at the end. */
+static int sweep_entry(struct shf_export_dir *d, int dir, const char *name, struct shf_buf *path)
+{
+	char *text = (char *)path->data, *slash = text + path->len - 2;
+	const char *found = first_with(d, text);
+	int sub = found ? shf_dir_open(d->sys, dir, name) : -ENOTDIR, rc;
+
+	if (sub >= 0) {
+		path->len--;
+		rc = sweep_planned(d, sub, path);
+		shf_fd_close(d->sys, &sub);
+		return rc;
+	}
+	if (sub != -ENOTDIR && sub != -ELOOP)
+		return sub;
+	*slash = '\0';
+	found = found ? NULL : first_with(d, text);
+	return (found && strcmp(found, text) == 0) || strcmp(text, SHF_EXPORT_MARK) == 0
+	       ? 0 : shf_tree_remove(d->sys, dir, name);
+}
+
+/* Sweeps a folder. path: its path in DIR.partial, with a slash at the end, or empty. */
+static int sweep_planned(struct shf_export_dir *d, int dir, struct shf_buf *path)
 {
 	struct shf_names names = { SHF_BUF_INIT };
+	size_t above = path->len;
 	int rc = shf_names_read(d->sys, dir, &names);
 
 	for (const char *n = shf_names_next(&names, NULL); n && rc >= 0;
-	     n = shf_names_next(&names, n))
-		if (!is_planned(plan, folder, n))
-			rc = shf_tree_remove(d->sys, dir, n);
+	     n = shf_names_next(&names, n)) {
+		path->len = above;
+		shf_buf_addf(path, "%s/", n);
+		shf_buf_u8(path, 0);
+		rc = path->oom ? -ENOMEM : sweep_entry(d, dir, n, path);
+	}
 	shf_names_release(&names);
 	return rc;
 }
 
-int shf_export_dir_ready(struct shf_export_dir *d, const struct shf_export_plan *plan,
+/* Opens what the folder at `begin` in this name lies in. */
+static int folder_above(const struct shf_export_dir *d, const char *name, const char *begin)
+{
+	size_t n = (size_t)(begin - name);
+	char *text = shf_alloc(n + 1, 1);
+	int fd;
+
+	if (!text)
+		return -ENOMEM;
+	memcpy(text, name, n);
+	text[n] = '\0';
+	fd = shf_export_folder_open(d->sys, d->dir, text);
+	shf_free(text);
+	return fd;
+}
+
+/* Calls a function for each folder that planned files are in, those above first, with the
+ * descriptor of the one that it is in. */
+static int each_folder(struct shf_export_dir *d,
+                       int (*call)(const struct shf_sys *sys, int above, const char *name))
+{
+	const char *last = "";
+	int rc = 0;
+
+	for (size_t i = 0; i < d->names_n; last = d->names[i++]) {
+		const char *name = d->names[i], *begin = name, *slash;
+
+		for (; rc >= 0 && (slash = strchr(begin, '/')) != NULL; begin = slash + 1) {
+			char folder[256];
+			int above;
+
+			if (strncmp(name, last, (size_t)(slash + 1 - name)) == 0)
+				continue;
+			snprintf(folder, sizeof(folder), "%.*s", (int)(slash - begin), begin);
+			above = folder_above(d, name, begin);
+			rc = above < 0 ? above : call(d->sys, above, folder);
+			if (above != d->dir)
+				shf_fd_close(d->sys, &above);
+		}
+	}
+	return rc;
+}
+
+static int folder_make(const struct shf_sys *sys, int above, const char *name)
+{
+	int rc = shf_sys_mkdir(sys, above, name, 0777);
+
+	return rc == -EEXIST ? 0 : rc;
+}
+
+static int folder_sync(const struct shf_sys *sys, int above, const char *name)
+{
+	int fd = shf_dir_open(sys, above, name), rc = fd < 0 ? fd : shf_dir_fsync(sys, fd);
+
+	shf_fd_close(sys, &fd);
+	return rc;
+}
+
+int shf_export_dir_sweep(struct shf_export_dir *d, const struct shf_export_plan *plan,
                          struct sheaf_error *err)
 {
-	int rc = dir_sweep(d, d->dir, plan, NULL);
+	struct shf_buf path = SHF_BUF_INIT;
+	int rc = list_names(d, plan);
 
-	d->dirs = shf_alloc(plan->out.families_n, sizeof(*d->dirs));
-	if (!d->dirs)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu families",
-		                plan->out.families_n);
-	for (size_t i = 0; rc >= 0 && i < plan->out.families_n; i++) {
-		const char *folder = own_folder(plan, i);
-
-		rc = d->dirs[i] = folder ? shf_dir_make(d->sys, d->dir, folder) : d->dir;
-		d->dirs_n = i + 1;
-		if (rc >= 0 && folder)
-			rc = dir_sweep(d, d->dirs[i], plan, folder);
-	}
+	if (rc == 0)
+		rc = sweep_planned(d, d->dir, &path);
+	if (rc >= 0)
+		rc = each_folder(d, folder_make);
+	shf_buf_release(&path);
 	return fail_dir(rc, d->partial, err);
 }
 
-int shf_export_dir_put(struct shf_export_dir *d, size_t family, const char *name,
-                       const void *bytes, size_t n, struct sheaf_error *err)
+int shf_export_dir_put(struct shf_export_dir *d, const char *name, const void *bytes, size_t n,
+                       struct sheaf_error *err)
 {
 	const char *slash = strrchr(name, '/');
-	int dir = d->dirs[family];
-	int rc = shf_text_put(d->sys, dir, dir, slash ? slash + 1 : name, bytes, n, true);
+	int dir = shf_export_folder_open(d->sys, d->dir, name);
+	int rc = dir < 0 ? dir : shf_text_put(d->sys, dir, dir, slash ? slash + 1 : name, bytes, n,
+	                                      true);
 
+	if (dir != d->dir)
+		shf_fd_close(d->sys, &dir);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/%s", d->partial, name) : 0;
 }
 
@@ -202,11 +295,10 @@ int shf_export_dir_put(struct shf_export_dir *d, size_t family, const char *name
 static int rename_to_dir(struct shf_export_dir *d, int from, const char *name,
                          struct sheaf_error *err)
 {
-	int rc = shf_dir_fsync(d->sys, d->dir);         /* all names in it */
+	int rc = each_folder(d, folder_sync);
 
-	for (size_t i = 0; rc >= 0 && i < d->dirs_n; i++)
-		if (d->dirs[i] != d->dir)
-			rc = shf_dir_fsync(d->sys, d->dirs[i]);
+	if (rc >= 0)
+		rc = shf_dir_fsync(d->sys, d->dir);     /* all names in it */
 	if (rc < 0)
 		return fail_dir(rc, d->partial, err);
 	rc = shf_sys_rename(d->sys, from, name, d->parent, d->base, true);
@@ -248,13 +340,10 @@ int shf_export_dir_publish_file(struct shf_export_dir *d, const char *name,
 
 void shf_export_dir_close(struct shf_export_dir *d)
 {
-	for (size_t i = 0; i < d->dirs_n; i++)
-		if (d->dirs[i] != d->dir)
-			shf_fd_close(d->sys, &d->dirs[i]);
-	shf_free(d->dirs);
 	shf_fd_close(d->sys, &d->mark);
 	shf_fd_close(d->sys, &d->dir);
 	shf_fd_close(d->sys, &d->parent);
 	shf_free(d->path);
 	shf_free(d->partial);
+	shf_free(d->names);
 }

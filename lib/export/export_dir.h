@@ -13,23 +13,22 @@ struct shf_export_dir {
 	int parent;                     /* the directory in which both lie */
 	int dir;                        /* DIR.partial */
 	int mark;                       /* SHF_EXPORT_MARK in it, which is locked */
-	int *dirs;                      /* owned; by family of the plan: its folder in `dir`, or
-	                                 * `dir` itself */
-	size_t dirs_n;
+	const char **names;             /* owned; of the planned files, sorted; after the sweep */
+	size_t names_n;
 };
 /* Makes DIR.partial, or opens the one that an earlier export has left. EEXIST: DIR exists, or no
  * export has left DIR.partial. EBUSY: another process writes it. The caller closes *d after a
  * failure, too. */
 int shf_export_dir_open(struct shf_export_dir *d, const struct shf_sys *sys, const char *path,
                         struct sheaf_error *err);
-/* Deletes what is in DIR.partial and not in the plan, except for the mark, and opens the folders of
- * the families, which are made. */
-int shf_export_dir_ready(struct shf_export_dir *d, const struct shf_export_plan *plan,
+/* Deletes everything in DIR.partial that is not in the plan, except for the mark, and makes the
+ * folders that files of the plan are in. */
+int shf_export_dir_sweep(struct shf_export_dir *d, const struct shf_export_plan *plan,
                          struct sheaf_error *err);
-/* Writes a small file where the files of that family are, and syncs it. name: in DIR. EEXIST: there
- * is a file of that name. */
-int shf_export_dir_put(struct shf_export_dir *d, size_t family, const char *name,
-                       const void *bytes, size_t n, struct sheaf_error *err);
+/* Writes a small file into DIR.partial and syncs it. name: may begin with folders that files of the
+ * plan are in. EEXIST: there is a file of that name. */
+int shf_export_dir_put(struct shf_export_dir *d, const char *name, const void *bytes, size_t n,
+                       struct sheaf_error *err);
 /* Renames DIR.partial to DIR. EEXIST: DIR exists now. EINDOUBT: it was renamed, but a power cut may
  * undo that. */
 int shf_export_dir_publish(struct shf_export_dir *d, struct sheaf_error *err);

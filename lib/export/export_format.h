@@ -9,12 +9,11 @@ struct shf_export_format {
 	const char *name;               /* as --format has it */
 	bool is_file;                   /* it makes one file, and no directory; there is no largest
 	                                 * size of a file then */
+	bool is_divided;                /* it makes a file for each tensor, and there is no largest
+	                                 * size of a file either */
 	bool is_model;                  /* files that belong to a model, such as config.json, are
 	                                 * copied into its directory */
 	bool families;                  /* several families can be written at once */
-	bool folders;                   /* the files of a family are in the folder families[].dir of
-	                                 * the directory, and so are their names; else all files are
-	                                 * in the directory itself */
 	/* Returns whether the format has this type. NULL: it has all of them. */
 	bool (*has_type)(int32_t dtype);
 	/* Gives each tensor a file and an offset, which is a multiple of 8, and makes the files.
@@ -22,14 +21,15 @@ struct shf_export_format {
 	 * names. */
 	int (*place)(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
 	             const struct shf_export_opts *opts, struct sheaf_error *err);
-	/* Makes index i, counted from 0, a small file that is written when all others are, where
-	 * the files of family i are. Returns its name, or NULL if there are no more. Sets *rc after
-	 * a failure. The function may be NULL. */
+	/* Makes index i, counted from 0, a small file that is written when all others are. Returns
+	 * its name, which may begin with folders that files of the plan are in, or NULL if there
+	 * are no more. Sets *rc after a failure. The function may be NULL. */
 	const char *(*index)(struct shf_export_plan *plan, const struct shf_export_opts *opts,
 	                     size_t i, struct shf_buf *out, int *rc, struct sheaf_error *err);
 };
 extern const struct shf_export_format shf_export_safetensors, shf_export_torch, shf_export_dcp,
-	shf_export_npz, shf_export_paddle, shf_export_paddle_flex, shf_export_paddle_save;
+	shf_export_npz, shf_export_paddle, shf_export_paddle_flex, shf_export_paddle_save,
+	shf_export_universal;
 /* Returns the format of that name, or NULL. */
 const struct shf_export_format *shf_export_format(const char *name);
 /* Appends the names of all formats to *out, with commas. */

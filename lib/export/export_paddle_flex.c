@@ -340,7 +340,6 @@ const struct shf_export_format shf_export_paddle_flex = {
 	.name = "paddle-fc",
 	.is_model = true,
 	.families = true,
-	.folders = true,
 	.has_type = shf_paddle_has_type,
 	.place = flex_place,
 	.index = flex_index,

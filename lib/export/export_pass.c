@@ -55,6 +55,40 @@ static int fail_in_file(const struct shf_export *x, int sys, uint32_t f, struct 
 
 /* ---- files ---- */
 
+int shf_export_folder_open(const struct shf_sys *sys, int dir, const char *name)
+{
+	int in = dir;
+
+	for (const char *slash; in >= 0 && (slash = strchr(name, '/')) != NULL; name = slash + 1) {
+		char folder[256];
+		int above = in;
+
+		if ((size_t)(slash - name) >= sizeof(folder))
+			in = -ENAMETOOLONG;
+		if (in >= 0) {
+			memcpy(folder, name, (size_t)(slash - name));
+			folder[slash - name] = '\0';
+			in = shf_dir_open(sys, above, folder);
+		}
+		if (above != dir)
+			shf_sys_close(sys, above);
+	}
+	return in;
+}
+
+static int target_enter(const struct shf_export *x, struct shf_export_target *t)
+{
+	t->dir = shf_export_folder_open(x->sys, t->top, t->path);
+	return t->dir < 0 ? t->dir : 0;
+}
+
+static void target_leave(const struct shf_export *x, struct shf_export_target *t)
+{
+	if (t->dir >= 0 && t->dir != t->top)
+		shf_sys_close(x->sys, t->dir);
+	t->dir = -1;
+}
+
 /* Opens a file when a thread takes its first chunk in a pass. The caller holds the lock. */
 static int target_open(struct shf_export *x, uint32_t f, struct sheaf_error *err)
 {
@@ -64,6 +98,9 @@ static int target_open(struct shf_export *x, uint32_t f, struct sheaf_error *err
 	int rc;
 
 	part_name(part, x, f);
+	rc = target_enter(x, t);
+	if (rc < 0)
+		return fail_in_file(x, rc, f, err);
 	t->fd = shf_sys_open(x->sys, t->dir, is_new ? part : t->base, SHF_O_NOFOLLOW |
 	                     (is_new ? SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL : 0), 0666);
 	rc = t->fd;
@@ -232,6 +269,7 @@ static int target_finish(struct shf_export *x, uint32_t f, struct sheaf_error *e
 	part_name(part, x, f);
 	if (rc >= 0 && is_new)
 		rc = shf_sys_rename(x->sys, t->dir, part, t->dir, t->base, false);
+	target_leave(x, t);
 	return rc < 0 ? fail_in_file(x, rc, f, err) : 0;
 }
 
@@ -515,6 +553,7 @@ static void close_targets(struct shf_export *x)
 			shf_sys_close(x->sys, x->targets[f].direct);
 		if (x->targets[f].fd >= 0)
 			shf_sys_close(x->sys, x->targets[f].fd);
+		target_leave(x, &x->targets[f]);
 		x->targets[f].fd = x->targets[f].direct = -1;
 	}
 }
@@ -584,7 +623,10 @@ static int settle_targets(struct shf_export *x, bool *again, struct sheaf_error 
 		if (t->what != SHF_EXPORT_WRITE)
 			continue;
 		*again = true;
-		rc = shf_sys_unlink(x->sys, t->dir, t->base, false);
+		rc = target_enter(x, t);
+		if (rc == 0)
+			rc = shf_sys_unlink(x->sys, t->dir, t->base, false);
+		target_leave(x, t);
 		if (rc < 0)
 			return fail_in_file(x, rc, f, err);
 		forget_digests(x, f);
@@ -655,14 +697,21 @@ int shf_export_targets_make(struct shf_export *x, struct sheaf_error *err)
 		struct shf_export_target *t = &x->targets[f];
 		const char *name = x->plan.files[f].name, *slash = strrchr(name, '/');
 		struct shf_stat st;
+		int rc;
 
 		t->fd = t->direct = -1;
-		t->dir = x->dirs[l->files[f].family];
+		t->top = x->dirs[l->files[f].family];
 		t->base = slash ? slash + 1 : name;
+		/* A step has a descriptor of the folder of each family. */
+		t->path = x->opts->is_step ? t->base : name;
 		t->chunks_n = (x->plan.files[f].bytes + CHUNK - 1) / CHUNK;
+		rc = target_enter(x, t);
+		if (rc < 0)
+			return fail_in_file(x, rc, f, err);
 		if (shf_sys_stat(x->sys, t->dir, t->base, false, &st) >= 0 &&
 		    st.type == SHF_T_FILE && st.bytes == x->plan.files[f].bytes)
 			t->what = SHF_EXPORT_COMPARE;
+		target_leave(x, t);
 	}
 	return 0;
 }

@@ -14,8 +14,11 @@ enum shf_export_what {          /* what is to be done with a file */
 };
 struct shf_export_target {      /* a file that is written */
 	enum shf_export_what what;      /* changes only between passes */
-	int dir;                        /* borrowed; descriptor of its folder */
-	const char *base;               /* its name in that folder */
+	int top;                        /* borrowed; descriptor of the directory that path is in */
+	const char *path;               /* its name, which may begin with folders */
+	const char *base;               /* its name in its folder */
+	int dir;                        /* guarded by lock; descriptor of the folder, which may be
+	                                 * `top`; -1: not open */
 	int fd, direct;                 /* guarded by lock; -1: not open, or not possible */
 	bool stale;                     /* guarded by lock; the comparison found a difference */
 	uint64_t chunks_n;
@@ -48,6 +51,10 @@ struct shf_export {
 	int rc;                         /* code of the first failure, whose message is in err */
 	struct sheaf_error err;
 };
+/* Opens the folder of a file whose name may begin with folders in `dir`. Returns the descriptor,
+ * which is `dir` itself if the name is in no folder, or a negative errno. The caller closes any
+ * other one. */
+int shf_export_folder_open(const struct shf_sys *sys, int dir, const char *name);
 /* Checks that this process can read the whole step, and reads its list of tensors. */
 int shf_export_look(struct sheaf_checkpoint *step, struct sheaf_error *err);
 /* Makes targets and sums. A file that has its name and its size in the directory already was

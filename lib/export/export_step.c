@@ -24,7 +24,7 @@ static int put_format_indexes(struct shf_export_dir *d, struct shf_export *x,
 
 		name = format->index(&x->plan, x->opts, i, &text, &rc, err);
 		if (rc == 0 && name)
-			rc = shf_export_dir_put(d, i, name, text.data, text.len, err);
+			rc = shf_export_dir_put(d, name, text.data, text.len, err);
 		shf_buf_release(&text);
 	}
 	return rc;
@@ -37,9 +37,14 @@ static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_err
 {
 	const struct shf_export_format *format = x->plan.format;
 	struct shf_export_beside beside = { .sys = d->sys, .dir = d->dir, .path = d->partial };
-	int rc = shf_export_dir_ready(d, &x->plan, err);
+	size_t families = x->plan.out.families_n;
+	int *dirs = shf_arena_alloc(&x->plan.out.arena, families, sizeof(*dirs));
+	int rc = dirs ? shf_export_dir_sweep(d, &x->plan, err)
+	              : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu families", families);
 
-	x->dirs = d->dirs;
+	for (size_t i = 0; dirs && i < families; i++)
+		dirs[i] = d->dir;       /* names of files begin with their folders */
+	x->dirs = dirs;
 	x->part = "part-";
 	x->path = d->path;
 	x->partial = d->partial;

@@ -11,7 +11,6 @@
 #include "err.h"
 #include "export_place.h"
 #include "torch_write.h"
-#include "zip_write.h"
 
 /* Puts the tensors of a family as a dictionary. Tensor i has the bytes of record data/i. */
 static void put_family(struct shf_pkw *w, const struct shf_layout *l,
@@ -42,7 +41,6 @@ static void put_all(struct shf_pkw *w, const struct shf_layout *l, bool nested)
 	}
 	if (nested)
 		shf_pkw_op(w, SHF_PKW_SETITEMS);
-	shf_pkw_end(w);
 }
 
 static int torch_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
@@ -57,18 +55,13 @@ static int torch_place(struct shf_export_plan *plan, struct sheaf_checkpoint *st
 	if (rc < 0)
 		return rc;
 	put_all(&w, l, !opts->family);
-	shf_zip_begin(&z, plan, &plan->files[0], 0);
-	shf_zip_add(&z, SHF_TORCH_ARCHIVE "data.pkl", w.out.data, w.out.len);
-	shf_zip_add(&z, SHF_TORCH_ARCHIVE "byteorder", "little", 6);
-	shf_zip_add(&z, SHF_TORCH_ARCHIVE "version", "3\n", 2);
+	shf_torch_begin(&z, plan, &plan->files[0], 0, &w);
 	for (size_t i = 0; i < l->tensors_n; i++) {
 		char name[40];
 
 		snprintf(name, sizeof(name), SHF_TORCH_ARCHIVE "data/%" PRIu32, order[i]);
 		shf_zip_add_tensor(&z, name, NULL, 0, order[i]);
 	}
-	plan->files[0].header.oom |= w.out.oom;
-	shf_pkw_release(&w);
 	return shf_export_only_file_end(plan, shf_zip_end(&z), err);
 }
 

@@ -44,6 +44,16 @@ void shf_pkw_int(struct shf_pkw *w, uint64_t v)
 	}
 }
 
+void shf_pkw_float(struct shf_pkw *w, double v)
+{
+	uint64_t bits;
+
+	memcpy(&bits, &v, sizeof(bits));
+	shf_pkw_op(w, 'G');             /* BINFLOAT: 8 bytes, the highest one first */
+	for (int i = 56; i >= 0; i -= 8)
+		shf_buf_u8(&w->out, (uint8_t)(bits >> i));
+}
+
 void shf_pkw_next_item(struct shf_pkw *w, size_t i)
 {
 	if (i && i % 1000 == 0)

@@ -20,6 +20,7 @@ void shf_pkw_release(struct shf_pkw *w);
 void shf_pkw_op(struct shf_pkw *w, char opcode);
 void shf_pkw_int(struct shf_pkw *w, uint64_t v);        /* v <= INT64_MAX */
 void shf_pkw_text(struct shf_pkw *w, const char *text, size_t n);
+void shf_pkw_float(struct shf_pkw *w, double v);
 /* Puts a static text, or the global module.name, and recalls it the next time. */
 void shf_pkw_known_text(struct shf_pkw *w, const char *text);
 void shf_pkw_global(struct shf_pkw *w, const char *module, const char *name);

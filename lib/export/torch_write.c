@@ -64,3 +64,15 @@ void shf_torch_put_tensor(struct shf_pkw *w, const struct shf_lt_tensor *t, uint
 	shf_pkw_op(w, SHF_PKW_TUPLE);
 	shf_pkw_op(w, SHF_PKW_REDUCE);
 }
+
+void shf_torch_begin(struct shf_zip_out *z, struct shf_export_plan *plan,
+                     struct shf_export_file *file, uint64_t at, struct shf_pkw *w)
+{
+	shf_pkw_end(w);
+	shf_zip_begin(z, plan, file, at);
+	shf_zip_add(z, SHF_TORCH_ARCHIVE "data.pkl", w->out.data, w->out.len);
+	shf_zip_add(z, SHF_TORCH_ARCHIVE "byteorder", "little", 6);
+	shf_zip_add(z, SHF_TORCH_ARCHIVE "version", "3\n", 2);
+	file->header.oom |= w->out.oom;
+	shf_pkw_release(w);
+}

@@ -121,6 +121,16 @@ void shf_zip_add(struct shf_zip_out *z, const char *name, const void *bytes, siz
 	put(z, bytes, n);
 }
 
+void shf_zip_add_aligned(struct shf_zip_out *z, const char *name, const void *bytes, size_t n)
+{
+	struct record r = { name, n, z->at - z->begin, shf_crc32_more(z->plan->crc, 0, bytes, n) };
+	size_t before = 0;
+
+	add_central(z, &r);
+	add_local(z, &r, &before);
+	put(z, bytes, n);
+}
+
 /* A tensor without bytes leaves no hole: the CRC-32 is known. */
 void shf_zip_add_tensor(struct shf_zip_out *z, const char *name, const void *before, size_t n,
                         uint32_t i)

@@ -22,6 +22,8 @@ void shf_zip_begin(struct shf_zip_out *z, struct shf_export_plan *plan,
                    struct shf_export_file *file, uint64_t at);
 /* Adds a record with these bytes. */
 void shf_zip_add(struct shf_zip_out *z, const char *name, const void *bytes, size_t n);
+/* Does the same for the bytes of a small tensor, which are aligned as those of all tensors are. */
+void shf_zip_add_aligned(struct shf_zip_out *z, const char *name, const void *bytes, size_t n);
 /* Adds a record with these bytes and the bytes of tensor i of the plan, which gets its offset. */
 void shf_zip_add_tensor(struct shf_zip_out *z, const char *name, const void *before, size_t n,
                         uint32_t i);

@@ -33,6 +33,20 @@ static int files_order(const void *a, const void *b)
 	return c ? c : (x->dp > y->dp) - (x->dp < y->dp);
 }
 
+/* A universal checkpoint for all kinds of ZeRO has a file of the model as ZeRO 1 and 2 look for it,
+ * and for ZeRO 3 one without weights. Passes over the latter. */
+static void drop_empty_models(struct shf_dspd *d)
+{
+	struct shf_dspd_entry *of = (struct shf_dspd_entry *)(void *)d->entries.data;
+	size_t n = d->entries.len / sizeof(*of), left = 0;
+
+	for (size_t i = 0; i < n; i++)
+		if (!left || of[left - 1].x.mp != of[i].x.mp || of[left - 1].x.dp >= 0 ||
+		    of[left - 1].x.optimizer || of[i].x.optimizer || of[i].x.dp < 0)
+			of[left++] = of[i];
+	d->entries.len = left * sizeof(*of);
+}
+
 /* Finds the files of the model and of the optimizer, and out which ranks there are. */
 static int find_files(struct shf_dspd *d, const struct shf_listing *l)
 {
@@ -49,6 +63,9 @@ static int find_files(struct shf_dspd *d, const struct shf_listing *l)
 	of = (struct shf_dspd_entry *)(void *)d->entries.data;
 	n = d->entries.len / sizeof(*of);
 	shf_records_sort(of, n, sizeof(*of), files_order);
+	if (d->dir.universal)
+		drop_empty_models(d);
+	n = d->entries.len / sizeof(*of);
 	for (size_t i = 1; i < n; i++)
 		if (of[i].x.mp == of[i - 1].x.mp && of[i].x.optimizer == of[i - 1].x.optimizer &&
 		    (of[i].x.dp == of[i - 1].x.dp || of[i - 1].x.dp < 0))
