@@ -36,6 +36,7 @@ struct place {                  /* of a tensor */
 	                                 * begins with */
 	const char *file;               /* in the folder of the parameter, without .pt; NULL: it is
 	                                 * in the file of the model */
+	uint32_t record;                /* its number there */
 };
 struct universal {              /* a checkpoint that is planned */
 	struct shf_export_plan *plan;
@@ -92,7 +93,8 @@ static int place_weight(const struct universal *u, const struct shf_lt_tensor *t
 	if (!source_of(u, "optimizer", t->name, n, MOMENT) ||
 	    source_of(u, "master_weights", t->name, n, ""))
 		return 0;
-	*p = (struct place){ n, "fp32" };
+	p->param_n = n;
+	p->file = "fp32";
 	return t->dtype == SHEAF_F32 ? check_param_name(u, t, n)
 	     : unfit(u, t, "has moments, but is not F32 and has no master weights, from which "
 	                   "DeepSpeed goes on; use a checkpoint that has them in family "
@@ -103,7 +105,8 @@ static int place_master(const struct universal *u, const struct shf_lt_tensor *t
 {
 	size_t n = strlen(t->name);
 
-	*p = (struct place){ n, "fp32" };
+	p->param_n = n;
+	p->file = "fp32";
 	if (t->dtype != SHEAF_F32)
 		return unfit(u, t, "is a master weight, but not F32");
 	if (!source_of(u, "optimizer", t->name, n, MOMENT))
@@ -163,6 +166,7 @@ static int place_state(const struct universal *u, struct shf_lt_tensor *t, struc
 static int choose_places(struct universal *u)
 {
 	struct shf_layout *l = &u->plan->out;
+	uint32_t records = 0;
 	size_t n = 0;
 	int rc = 0;
 
@@ -186,6 +190,7 @@ static int choose_places(struct universal *u)
 			left_out = true;
 		if (left_out)
 			continue;
+		p.record = p.file ? 0 : records++;
 		u->places[n] = p;
 		u->plan->from[n] = u->plan->from[i];
 		l->tensors[n++] = *t;
@@ -338,7 +343,7 @@ static void put_module(struct shf_pkw *w, const struct universal *u)
 			continue;
 		shf_pkw_next_item(w, n++);
 		shf_pkw_text(w, name, strlen(name));
-		shf_torch_put_tensor(w, &l->tensors[i], (uint32_t)i);
+		shf_torch_put_tensor(w, &l->tensors[i], u->places[i].record);
 	}
 	for (size_t k = 0; k < from->tied_n; k++) {
 		const struct shf_lt_tied *t = &from->tied[k];
@@ -349,7 +354,7 @@ static void put_module(struct shf_pkw *w, const struct universal *u)
 			continue;
 		shf_pkw_next_item(w, n++);
 		shf_pkw_text(w, t->name, strlen(t->name));
-		shf_torch_put_tensor(w, &l->tensors[i], (uint32_t)i);
+		shf_torch_put_tensor(w, &l->tensors[i], u->places[i].record);
 	}
 	if (n)
 		shf_pkw_op(w, SHF_PKW_SETITEMS);
@@ -434,7 +439,8 @@ static int module_file(struct universal *u, const uint32_t *order, const char *n
 
 		if (u->places[order[k]].file)
 			continue;
-		snprintf(record, sizeof(record), SHF_TORCH_ARCHIVE "data/%" PRIu32, order[k]);
+		snprintf(record, sizeof(record), SHF_TORCH_ARCHIVE "data/%" PRIu32,
+		         u->places[order[k]].record);
 		shf_zip_add_tensor(&z, record, NULL, 0, order[k]);
 		l->tensors[order[k]].file = u->files;
 	}

@@ -143,9 +143,8 @@ static int kind_of(struct shf_dspd *d, const struct shf_pk *key)
 	return (int)i;
 }
 
-/* Reads a count of steps: a number, or a tensor of one, which is at byte *at. -1: it is neither. */
-static int read_step(struct shf_dspd *d, const struct shf_dspd_file *x, const struct shf_pk *v,
-                     int64_t *step, uint64_t *at)
+int shf_dspd_step(struct shf_dspd *d, const struct shf_dspd_file *x, const struct shf_pk *v,
+                  int64_t *step, uint64_t *at)
 {
 	struct shf_torch_tensor t;
 	int64_t stride[2];
@@ -174,7 +173,7 @@ static int add_step(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t 
 	struct shf_dspd_group *g = group_at(d, group);
 	int64_t step;
 	uint64_t at;
-	int rc = read_step(d, x, v, &step, &at);
+	int rc = shf_dspd_step(d, x, v, &step, &at);
 
 	if (rc < 0 || step < 0 || !g)
 		return rc;
@@ -345,9 +344,8 @@ static enum shf_tensor_kind look_none(const struct shf_pk *v, const char **why)
 	     : (*why = "a tensor that is not listed", SHF_TENSOR_UNREAD);
 }
 
-/* Notes the settings of the optimizer. */
-static int note_groups(struct shf_dspd *d, const struct shf_dspd_file *x,
-                       const struct shf_pk *groups)
+int shf_dspd_note_groups(struct shf_dspd *d, const struct shf_dspd_file *x,
+                         const struct shf_pk *groups)
 {
 	char name[] = "optimizer.param_groups";
 	const struct shf_walk_kind by = { .look = look_none };
@@ -431,7 +429,7 @@ static int read_rank(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t
 	if (rc == 0 && base)
 		rc = add_all_states(d, x, rank, base);
 	if (rc == 0 && base && rank == 0 && d->mp == 0)
-		rc = note_groups(d, x, shf_pk_get(base, "param_groups"));
+		rc = shf_dspd_note_groups(d, x, shf_pk_get(base, "param_groups"));
 	return rc;
 }
 

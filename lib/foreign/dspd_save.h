@@ -165,6 +165,12 @@ const struct shf_dspd_entry *shf_dspd_entries(const struct shf_dspd *d, bool opt
 int shf_dspd_model(struct shf_dspd *d);
 /* Reads the files of the optimizer of that rank. */
 int shf_dspd_optimizer(struct shf_dspd *d);
+/* Reads a count of steps: a number, or a tensor of one, which is at byte *at. -1: it is neither. */
+int shf_dspd_step(struct shf_dspd *d, const struct shf_dspd_file *x, const struct shf_pk *v,
+                  int64_t *step, uint64_t *at);
+/* Notes the settings of the optimizer. groups NULL: there are none. */
+int shf_dspd_note_groups(struct shf_dspd *d, const struct shf_dspd_file *x,
+                         const struct shf_pk *groups);
 /* Adds the tensors that the parts make. */
 int shf_dspd_join(struct shf_dspd *d);
 /* Reads the folder zero of a universal checkpoint. */

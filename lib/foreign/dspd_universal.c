@@ -37,9 +37,33 @@ static int add_from_file(struct shf_dspd *d, const struct shf_dspd_file *x, cons
 	return shf_dspd_add_flat(d, &part, p, family, name);
 }
 
-/* Reads zero/<name>/<kind>.pt, and adds its tensor under `shown`. */
+/* What the folders of parameters have: names of files, in f's arena, and a number of updates. */
+struct seen {
+	const char *file[SHF_DSPD_KINDS_MAX];
+	uint32_t n;
+	int64_t step;                   /* -1: none was said yet */
+	bool steps_differ;
+};
+
+/* Keeps a number of updates. */
+static int see_step(struct shf_dspd *d, struct seen *seen, const struct shf_dspd_file *x,
+                    const struct shf_pk *v)
+{
+	int64_t step;
+	uint64_t at;
+	int rc = shf_dspd_step(d, x, v, &step, &at);
+
+	if (rc < 0 || step < 0)
+		return rc;
+	seen->steps_differ |= seen->step >= 0 && seen->step != step;
+	seen->step = step;
+	return 0;
+}
+
+/* Reads zero/<name>/<kind>.pt, and adds its tensor under `shown`. seen (may be NULL) gets the
+ * number of updates, which is what the file has then. */
 static int read_kind(struct shf_dspd *d, const char *name, const char *file, const char *family,
-                     const char *shown)
+                     const char *shown, struct seen *seen)
 {
 	const struct shf_dspd_param *p = shf_dspd_param(d, name, strlen(name));
 	struct shf_buf under = SHF_BUF_INIT;
@@ -63,6 +87,8 @@ static int read_kind(struct shf_dspd *d, const char *name, const char *file, con
 		   ? shf_foreign_note(d->f, d->err, shown, strlen(shown), "%" PRId64, number)
 		   : add_from_file(d, &x, v, p, family, shown);
 	}
+	if (rc == 0 && seen)
+		rc = see_step(d, seen, &x, v);
 	shf_dspd_close(d, &x);
 	shf_buf_release(&under);
 	return rc;
@@ -81,19 +107,17 @@ static int read_weights(struct shf_dspd *d, const char *name)
 		return 0;
 	if (!p)         /* of another stage of a pipeline */
 		return read_kind(d, name, "fp32.pt", w || d->layers ? "master_weights" : NULL,
-		                 name);
+		                 name, NULL);
 	p->found = true;
 	p->tensor = SIZE_MAX;
 	if (p->whole)
-		return p->f32 ? 0 : read_kind(d, name, "fp32.pt", "master_weights", name);
-	rc = read_kind(d, name, "fp32.pt", NULL, name);
+		return p->f32 ? 0 : read_kind(d, name, "fp32.pt", "master_weights", name,
+		                                 NULL);
+	rc = read_kind(d, name, "fp32.pt", NULL, name, NULL);
 	if (d->f->tensors.len > had)
 		p->tensor = had / sizeof(struct shf_foreign_tensor);
 	return rc;
 }
-
-/* Which kinds of states the folders of parameters have: names of files, in f's arena. */
-struct seen { const char *file[SHF_DSPD_KINDS_MAX]; uint32_t n; };
 
 /* Says that a parameter has a kind of state. p NULL: it is not one of the file of the model. */
 static int see_kind(struct shf_dspd *d, struct seen *seen, struct shf_dspd_param *p,
@@ -141,7 +165,8 @@ static int read_folder(struct shf_dspd *d, const char *name, struct seen *seen)
 		if (!shf_torch_state_name(kind, file, n - 3))
 			continue;
 		shown = shf_dspd_shown(d, name, strlen(name), kind);
-		rc = shown ? read_kind(d, name, file, "optimizer", shown) : d->err->code;
+		rc = shown ? read_kind(d, name, file, "optimizer", shown,
+		                       strcmp(file, "step.pt") ? NULL : seen) : d->err->code;
 		if (rc == 0)
 			rc = see_kind(d, seen, shf_dspd_param(d, name, strlen(name)), file);
 	}
@@ -166,10 +191,38 @@ static int check_complete(struct shf_dspd *d, const struct seen *seen,
 	                p->name, file);
 }
 
+/* Reads what is said of the optimizer as a whole: the settings of its groups of parameters, and for
+ * ZeRO 3 how many updates it has made. An export of Sheaf has more groups than any training, which
+ * say the same: one of them is enough. */
+static int read_settings(struct shf_dspd *d, struct seen *seen)
+{
+	struct shf_dspd_file x = { .file = UINT32_MAX };
+	const struct shf_pk *root, *state, *groups;
+	struct shf_pk few;
+	uint32_t n = 1;
+	int rc = shf_dspd_open(d, "zero", "optimizer_state.pt", &x);
+
+	root = rc == 0 ? x.zip.pickle.root : NULL;
+	state = shf_pk_get(shf_pk_get(root, "optimizer_state_dict"), "state");
+	if (rc == 0 && seen->step < 0 && state && state->kind == SHF_PK_DICT && state->n)
+		rc = see_step(d, seen, &x, shf_pk_get(state->u.a[1], "step"));
+	groups = shf_pk_get(root, "param_groups");
+	if (rc == 0 && groups && groups->kind == SHF_PK_LIST && groups->n) {
+		while (n < groups->n && groups->u.a[n]->n > 2)
+			n++;
+		few = *groups;
+		few.n = n;
+		rc = shf_dspd_note_groups(d, &x, &few);
+	}
+	shf_dspd_close(d, &x);
+	return rc;
+}
+
 int shf_dspd_universal(struct shf_dspd *d)
 {
 	struct shf_dspd_param *p = (struct shf_dspd_param *)(void *)d->params.data;
-	struct seen seen = { .n = 0 };
+	struct seen seen = { .step = -1 };
+	bool settings = false;
 	int tp_n = d->tp_n, rc;
 	struct shf_listing l;
 
@@ -177,13 +230,19 @@ int shf_dspd_universal(struct shf_dspd *d)
 		return 0;
 	d->tp_n = 1;    /* what is in these files is whole */
 	rc = shf_dspd_list(d, "zero", &d->f->arena, &l);
-	for (size_t i = 0; rc == 0 && i < shf_listing_n(&l); i++)
+	for (size_t i = 0; rc == 0 && i < shf_listing_n(&l); i++) {
+		settings |= strcmp(shf_listing_at(&l, i), "optimizer_state.pt") == 0;
 		rc = read_folder(d, shf_listing_at(&l, i), &seen);
+	}
 	shf_buf_release(&l.a);
 	for (size_t i = 0; rc == 0 && i < d->params.len / sizeof(*p); i++) {
 		rc = check_complete(d, &seen, &p[i]);
 		p[i].whole |= p[i].found;
 	}
+	if (rc == 0 && settings)
+		rc = read_settings(d, &seen);
+	if (rc == 0 && seen.step >= 0 && !seen.steps_differ)
+		rc = shf_foreign_note(d->f, d->err, "adam.step", 9, "%" PRId64, seen.step);
 	d->tp_n = tp_n;
 	return rc == 1 ? shf_dspd_bad(d, d->f->path, "zero is not a folder") : rc;
 }

@@ -55,6 +55,7 @@ if tap.there(*NEEDED):
             return (loss_of(self, "", seed) + self.first("first.", seed) +
                     self.second("second.", seed))
 
+Betas = tuple[float, float]
 LR, BETAS, EPS, DECAY, STEPS = 1e-2, (0.85, 0.97), 1e-8, 0.1, 3
 BF16 = {"bf16": {"enabled": True}}
 KINDS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -128,17 +129,17 @@ def next_step(rank: int, n: int, at: str, stage: int, settings: dict[str, Any]) 
     return {k: [t.reshape(-1).tolist() for t in v] for k, v in found.items()}, engine.global_steps
 
 
-def formula(old: Any, m: Any, v: Any, g: Any, decay: float) -> Any:
+def formula(old: Any, m: Any, v: Any, g: Any, decay: float, betas: Betas) -> Any:
     """AdamW in float64."""
     old, m, v, g = (t.double().reshape(-1) for t in (old, m, v, g))
-    m = BETAS[0] * m + (1 - BETAS[0]) * g
-    v = BETAS[1] * v + (1 - BETAS[1]) * g * g
+    m = betas[0] * m + (1 - betas[0]) * g
+    v = betas[1] * v + (1 - betas[1]) * g * g
     t = STEPS + 1
-    return old * (1 - LR * decay) - LR * (m / (1 - BETAS[0] ** t)) / (
-        (v / (1 - BETAS[1] ** t)).sqrt() + EPS)
+    return old * (1 - LR * decay) - LR * (m / (1 - betas[0] ** t)) / (
+        (v / (1 - betas[1] ** t)).sqrt() + EPS)
 
 
-def compare(found: dict[str, Any], source: dict[str, Any], claim: str) -> None:
+def compare(found: dict[str, Any], source: dict[str, Any], betas: Betas, claim: str) -> None:
     """What was loaded is what the source has, and the step is that of the formula and that of the
     source."""
     assert found.keys() == source.keys(), claim
@@ -148,7 +149,8 @@ def compare(found: dict[str, Any], source: dict[str, Any], claim: str) -> None:
         assert first.equal(m.reshape(-1)) and second.equal(v.reshape(-1)), (claim, name)
         in_16_bits = old.reshape(-1).bfloat16().float()
         assert low.reshape(-1).equal(in_16_bits if "BF16" in claim else old.reshape(-1)), claim
-        want = formula(old, m, v, gradient(name, old, 21), DECAY if old.ndim > 1 else 0)
+        want = formula(old, m, v, gradient(name, old, 21), DECAY if old.ndim > 1 else 0,
+                       betas)
         update = (want - old.double().reshape(-1)).abs().max()
         near = 1e-6 * want.abs().max()
         assert update > 1e-4, (claim, name)
@@ -192,8 +194,37 @@ def test_training_goes_on() -> None:
                 if n == 1 and claim not in ("ZeRO 2", "ZeRO 3", "BF16_Optimizer"):
                     continue
                 for found, steps in ranks.results(n, next_step, n, at + "/ds", stage, settings):
-                    compare(found, source, "%s on %d ranks" % (claim, n))
+                    compare(found, source, BETAS, "%s on %d ranks" % (claim, n))
                     assert steps == 1001, steps
+
+
+@needs(*NEEDED)
+def test_masters() -> None:
+    """So it does from masters and moments that DeepSpeed saved, as AdamW of torch would"""
+    save, betas = os.path.join(GOLDEN, "deepspeed-bf16"), (0.9, 0.999)
+    source: dict[str, Any] = {}
+    for name, p in Net().named_parameters():
+        if not p.requires_grad:
+            continue
+        kept = []
+        for family, key in (("master_weights", ""), ("optimizer", "/moment1_0"),
+                            ("optimizer", "/moment2_0")):
+            raw = subprocess.run([sys.argv[1], "cat", save, name + key, "--family", family],
+                                 capture_output=True, timeout=120, check=True).stdout
+            kept.append(torch.frombuffer(bytearray(raw), dtype=torch.float32).reshape(p.shape))
+        then = torch.nn.Parameter(kept[0].clone())
+        then.grad = gradient(name, p, 21)
+        adam = torch.optim.AdamW([then], lr=LR, betas=betas, eps=EPS,
+                                 weight_decay=DECAY if p.ndim > 1 else 0)
+        adam.state[then] = {"step": torch.tensor(float(STEPS)), "exp_avg": kept[1].clone(),
+                            "exp_avg_sq": kept[2].clone()}
+        adam.step()
+        source[name] = [*kept, then.detach()]
+    with folder() as at:
+        export(save, at + "/ds")
+        for found, steps in ranks.results(2, next_step, 2, at + "/ds", 2, BF16):
+            compare(found, source, betas, "ZeRO 2 in BF16")
+            assert steps == STEPS + 1, steps
 
 
 if __name__ == "__main__":

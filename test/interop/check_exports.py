@@ -354,6 +354,64 @@ def check_paddle_save(at, source, want):
     result(run("diff", f"{at}/paddle.pt", path).returncode == 0, "sheaf diff finds no difference")
 
 
+def check_deepspeed(at, source):
+    """A universal checkpoint of DeepSpeed: every file opens without executing anything."""
+    made = run("convert", source, f"{at}/ds", "--format", "deepspeed-universal", "--all")
+    result(made.returncode == 0, "a universal checkpoint of DeepSpeed is written",
+           made.stderr.strip())
+    with open(f"{at}/ds/latest_universal") as f:
+        folder = f"{at}/ds/{f.read().strip()}"
+    files = {os.path.relpath(p, folder) for top, _, names in os.walk(folder)
+             for p in (os.path.join(top, n) for n in names)}
+    have = {f: torch.load(f"{folder}/{f}", weights_only=True, mmap=True) for f in files}
+    shown = json.loads(run("show", source, "--json").stdout)["tensors"]
+    kinds = {"exp_avg": "moment1_0", "exp_avg_sq": "moment2_0"}
+    bad = []
+    for t in (t for t in shown if t["family"] == "master_weights"):
+        for kind in ("fp32", "exp_avg", "exp_avg_sq"):
+            name = t["name"] + ("/" + kinds[kind] if kind in kinds else "")
+            family = "optimizer" if kind in kinds else "master_weights"
+            raw = subprocess.run([sheaf, "cat", source, name, "--family", family],
+                                 capture_output=True, timeout=120, check=True).stdout
+            found = have.pop(f"zero/{t['name']}/{kind}.pt")
+            ours = found["param"]
+            if found["cat_dim"] != 0 or ours.dtype != torch.float32 or \
+                    list(ours.shape) != t["shape"] or ours.numpy().tobytes() != raw:
+                bad.append(name)
+        if not have.pop(f"zero/{t['name']}/step.pt").equal(torch.tensor(3.)):
+            bad.append(t["name"] + "/step")
+    result(not bad, "torch.load(weights_only=True) gives each weight, its moments and its updates",
+           str(bad))
+    model = have.pop("mp_rank_00_model_states.pt")
+    empty = have.pop("zero_pp_rank_0_mp_rank_00_model_states.pt")
+    state = have.pop("zero/optimizer_state.pt")
+    trained = {t["name"]: t["shape"] for t in shown if t["family"] == "master_weights"}
+    result(not have and {n: list(x) for n, x in model["param_shapes"][0].items()} == trained and
+           model["module"].keys() == {t["name"] for t in shown if t["family"] == "model"} and
+           empty.pop("module") == {} and empty.items() <= model.items() and
+           model["global_steps"] == 3 and model["lr_scheduler"] is None,
+           "the files of the model have what is in no folder", str(have.keys()))
+    result(all(g == {"betas": (0.9, 0.999), "params": [i]} for i, g in
+               enumerate(state["param_groups"])) and len(state["param_groups"]) >= 100 and
+           state["optimizer_state_dict"]["state"] == {0: {"step": 3}},
+           "and that of the optimizer has the betas for any number of groups")
+    result(run("verify", f"{at}/ds").returncode == 0, "sheaf verify finds each CRC-32 right")
+    made = run("convert", source, f"{at}/no", "--format", "deepspeed-universal")
+    result(made.returncode == 2 and "--all" in made.stderr and not os.path.exists(f"{at}/no"),
+           "without --all it is refused", made.stderr.strip())
+    made = run("convert", sys.argv[2], f"{at}/no", "--format", "deepspeed-universal", "--all",
+               "--betas", "0.9,0.95")
+    result(made.returncode == 2 and "--step" in made.stderr, "without a number of updates, too",
+           made.stderr.strip())
+    made = run("convert", sys.argv[2], f"{at}/ds2", "--format", "deepspeed-universal", "--all",
+               "--betas", "0.9,0.95", "--step", "12")
+    result(made.returncode == 0, "a checkpoint of Paddle, whose powers of betas say neither, "
+           "is written with both given", made.stderr.strip())
+    differ = run("diff", sys.argv[2], f"{at}/ds2").stdout.splitlines()
+    odd = [d for d in differ[:-1] if "_pow_acc_" not in d and not d.endswith("/step: right-only")]
+    result(len(differ) > 3 and not odd, "with all its weights and moments", str(odd))
+
+
 def main():
     with tempfile.TemporaryDirectory() as at:
         want = tensors()
@@ -365,6 +423,7 @@ def main():
         check_families(at, sys.argv[2])
         check_paddle(at, sys.argv[3])
         check_flex(at, sys.argv[3])
+        check_deepspeed(at, sys.argv[3])
     print(f"1..{done[0]}")
     return 1 if done[1] else 0
 

@@ -26,7 +26,7 @@ static const struct dspd_param params[] = {
 enum { N = sizeof(params) / sizeof(params[0]) };
 
 static struct shf_export_opts how;
-static const char *from = FROM; /* what is exported */
+static const char *from = FROM, *to = TO;       /* what is exported, and where */
 
 static void whole(void)
 {
@@ -38,7 +38,7 @@ static void whole(void)
 static int export(struct sheaf_checkpoint *step, struct sheaf_report *report,
                   struct sheaf_error *err)
 {
-	return shf_step_export(step, TO, &how, report, err);
+	return shf_step_export(step, to, &how, report, err);
 }
 
 static struct written export_by(struct simdisk *disk, const struct shf_sys *sys)
@@ -62,6 +62,7 @@ static struct simdisk *saved(enum simdisk_model model, int stage, int n)
 	simdisk_settle(disk);
 	whole();
 	from = FROM;
+	to = TO;
 	return disk;
 }
 
@@ -154,6 +155,30 @@ TEST(step_and_betas_are_where_deepspeed_reads_them)
 	bytes = simdisk_get(disk, FOLDER "/zero/w/step.pt", &n);
 	found_in(bytes, n, &(const float){ 19 }, 4);
 	free(bytes);
+	simdisk_free(disk);
+}
+
+TEST(what_was_exported_says_its_step_and_betas_and_is_exported_again)
+{
+	struct simdisk *disk = saved(SIMDISK_EXT4, 1, N);
+	struct written e = exported(disk);
+	struct sheaf_error err;
+	char note[400];
+
+	CHECK_RC(e.rc, 0, &e.err);
+	CHECK_RC(foreign_opens(disk, TO, "adam.step", note, &err), 0, &err);
+	CHECK_STR(note, "7");
+	CHECK_RC(foreign_opens(disk, TO, "optimizer.param_groups.0.betas", note, &err), 0, &err);
+	CHECK_STR(note, "[0.5, 0.75]");
+	CHECK_RC(foreign_opens(disk, TO, "optimizer.param_groups.1.betas", note, &err), 0, &err);
+	CHECK_STR(note, "");
+	how.beta1 = how.beta2 = 0;
+	from = TO;
+	to = "out/again";
+	e = exported(disk);
+	CHECK_RC(e.rc, 0, &e.err);
+	CHECK(simdisk_hash(disk, "out/again/global_step9_universal/zero") ==
+	      simdisk_hash(disk, FOLDER "/zero"));
 	simdisk_free(disk);
 }
 
