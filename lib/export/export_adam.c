@@ -14,8 +14,8 @@ struct betas {                  /* of the groups of parameters that were read */
 
 static void add_betas(struct betas *b, double beta1, double beta2)
 {
-	b->differ |= b->of[0] && (b->of[0] != beta1 || b->of[1] != beta2);
-	if (!b->of[0]) {
+	b->differ |= b->of[0] > 0 && (b->of[0] != beta1 || b->of[1] != beta2);
+	if (b->of[0] == 0) {
 		b->of[0] = beta1;
 		b->of[1] = beta2;
 	}
@@ -93,7 +93,7 @@ int shf_export_adam_find(struct shf_export_adam *adam, struct sheaf_checkpoint *
 	for (size_t i = 0; !adam->step && i < m->notes_n; i++)
 		if (strcmp(m->notes[i].key, "adam.step") == 0)
 			adam->step = strtoll(m->notes[i].value, NULL, 10);
-	if (!beta[0] && !beta[1])
+	if (beta[0] == 0 && beta[1] == 0)
 		rc = find_betas(beta, step, err);
 	if (rc < 0)
 		return rc;

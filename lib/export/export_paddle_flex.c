@@ -176,7 +176,7 @@ static int flex_file(struct shf_export_plan *plan, uint32_t f, uint32_t i, const
 
 /* Makes the files of a family. */
 static int flex_family(struct shf_export_plan *plan, uint32_t f, const uint32_t *order,
-                       const struct sheaf_checkpoint *step, const struct shf_export_opts *opts,
+                       struct sheaf_checkpoint *step, const struct shf_export_opts *opts,
                        struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;

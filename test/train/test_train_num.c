@@ -105,7 +105,7 @@ TEST(masks_of_dropout_differ_in_every_part_of_their_key_and_drop_their_share)
 	const int64_t at[4] = { 3, 2, 70, 11 };
 	int64_t n = drop_ones(&d, TR_RANDOM_MLP, at, y, MASKED);
 
-	CHECK(n > MASKED * 0.19 && n < MASKED * 0.21);
+	CHECK(n > MASKED / 100 * 19 && n < MASKED / 100 * 21);
 	drop_ones(&d, TR_RANDOM_MLP, at, other, 77);
 	CHECK(memcmp(y, other, 77 * sizeof(*y)) == 0);
 	for (int i = 0; i < 8; i++) {
@@ -121,7 +121,7 @@ TEST(masks_of_dropout_differ_in_every_part_of_their_key_and_drop_their_share)
 		for (int64_t k = 0; k < MASKED; k++)
 			equal += (y[k] == 0) == (other[k] == 0);
 		/* As many as of independent masks: 0.2^2 + 0.8^2. */
-		CHECK(equal > MASKED * 0.66 && equal < MASKED * 0.70);
+		CHECK(equal > MASKED / 100 * 66 && equal < MASKED / 100 * 70);
 	}
 }
 
