@@ -5,12 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bind.h"
+#include "clock.h"
 #include "itemhash.h"
 #include "link.h"
 #include "offload.h"
+#include "paramgroups.h"
 #include "trainplan.h"
 
 struct loop {
@@ -37,14 +38,6 @@ struct loop {
 	int told_memory;                /* the events of memory were written */
 	const char *changed[TR_OPTS_MAX + 1];
 };
-
-static int64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
 
 /* Prints the errors and warnings of the library: levels 0 and 1. */
 static void log_line(void *arg, int level, const char *line)
@@ -389,7 +382,7 @@ static int tell_start(struct loop *l, struct tr_error *err)
 static int tell_step(struct loop *l, const struct tr_lm_step *s, int64_t start,
 		     struct tr_error *err)
 {
-	double seconds = (double)(now_ns() - start) * 1e-9;
+	double seconds = (double)(tr_clock_ns() - start) * 1e-9;
 	double share = seconds > 0 ? (double)l->be->gemm_ns * 1e-9 / seconds : 0;
 	uint64_t hash;
 	int rc = tr_trainer_hash(&l->t, &hash, err);
@@ -506,10 +499,10 @@ static int take_save(struct loop *l, int code, const struct tr_error *err)
 /* Continues the save in flight; with `wait` until it is committed. */
 static int advance(struct loop *l, int wait, struct tr_error *err)
 {
-	int64_t start = now_ns(), step;
+	int64_t start = tr_clock_ns(), step;
 	int rc = tr_store_advance(l->store, wait, &step, err);
 
-	l->blocked_ns += now_ns() - start;
+	l->blocked_ns += tr_clock_ns() - start;
 	if (rc == 0 && step) {
 		l->committed = step;
 		tell_saved(l, step);
@@ -527,24 +520,41 @@ static void finish_save(struct loop *l)
 		fprintf(stderr, "sheaf-train: the last save failed, too: %s\n", err.msg);
 }
 
-static int save(struct loop *l, struct tr_error *err)
+/* Begins a save of the present state. */
+static int begin_save(struct loop *l, struct tr_error *err)
 {
-	const struct tr_attachment files[2] = {
+	struct tr_attachment files[] = {
 		{ "config.json", l->setup.text, l->setup.n },
 		{ "train.yaml", l->yaml, strlen(l->yaml) },
+		{ "param_groups.json", NULL, 0 },
 	};
+	double lr = tr_schedule_lr(&l->t.schedule, l->t.step ? l->t.step - 1 : 0);
+	char *groups;
+	int rc = tr_agree(l->ranks, tr_param_groups(&groups, &l->setup, lr, err), err);
+
+	if (rc == 0) {
+		files[2].bytes = groups;
+		files[2].n = strlen(groups);
+		l->progress.step = l->t.step;
+		l->progress.adam_step = l->t.adamw.step;
+		rc = tr_store_begin(l->store, &l->progress, files, 3, err);
+	}
+	free(groups);
+	return rc;
+}
+
+static int save(struct loop *l, struct tr_error *err)
+{
 	int rc = advance(l, 1, err);
-	int64_t start = now_ns();
+	int64_t start = tr_clock_ns();
 
 	if (rc == 0)
 		rc = tr_trainer_settle(&l->t, err);
 	if (rc < 0)
 		return rc;
-	l->progress.step = l->t.step;
-	l->progress.adam_step = l->t.adamw.step;
-	rc = tr_store_begin(l->store, &l->progress, files, 2, err);
+	rc = begin_save(l, err);
 	l->last_saved = l->t.step;
-	l->blocked_ns += now_ns() - start;
+	l->blocked_ns += tr_clock_ns() - start;
 	return take_save(l, rc, err);
 }
 
@@ -570,7 +580,7 @@ static int step(struct loop *l, struct tr_error *err)
 {
 	struct tr_gate gate = tr_store_gate(l->store);
 	struct tr_lm_step s;
-	int64_t start = now_ns();
+	int64_t start = tr_clock_ns();
 	int rc;
 
 	l->be->gemm_ns = 0;
