@@ -189,7 +189,7 @@ class Ranks:
 # ---- the file ----
 
 def check_names(inputs, written):
-    """Refuses files to be written, OUT and its parts, that are inputs or no files, as devices."""
+    """Refuses to write OUT and its parts where an input is, or something that is not a file."""
     for path in written:
         part_is_link = os.path.islink(path) and path != written[0]
         if part_is_link or os.path.exists(path) and not os.path.isfile(path):

@@ -149,7 +149,6 @@ static void run(struct world *w, struct tr_rows *rows, float *loss)
 	struct tr_error err;
 
 	rows->drop = &d;
-
 	CHECK_RC(tr_model_forward(w->m, 0, 0, rows, 1, &err), 0, &err);
 	CHECK_RC(tr_model_loss(w->m, 0, rows, 0.0625, loss, 1, &err), 0, &err);
 	CHECK_RC(tr_model_backward(w->m, 0, 0, rows, &err), 0, &err);

@@ -331,7 +331,8 @@ static void operate(const struct tr_rowops *o, int64_t n, float out[12][80])
 	o->squares(x, n, 0x1p-5, squares);
 	out[0][72] = o->absmax(x, n);
 	memcpy(&out[0][74], squares, sizeof(squares));
-	memcpy(out[5], w, (size_t)n / 2 * sizeof(*w));
+	memcpy(out[9], y, (size_t)n * sizeof(*y));      /* the moments of AdamW */
+	memcpy(out[10], w, (size_t)n * sizeof(*w));
 }
 
 /* Calls every operation on n items of a type. */

@@ -306,7 +306,6 @@ static void check_attention(const struct tr_dropout *d)
 
 	drop_at = drops.drop = d;
 	drops.sample = sample_at;
-
 	open_backend();
 	a.scratch = be->alloc(be, (size_t)tr_attention_scratch(4, HEAD));
 	draw(q_at, N * Q, 1);

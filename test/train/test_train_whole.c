@@ -77,6 +77,7 @@ TEST(ranks_go_on_with_what_other_ranks_saved_as_if_nothing_had_been)
 	static char a[1 << 18], b[1 << 18];
 	static const int order[] = { 5, 17, 8, 12, 19, 0, 20, 4, 13, 24, 15, 22, 10, 2, 14,
 				     21, 7, 3, 16, 18, 23, 11, 9, 6, 1 };
+	_Static_assert(sizeof(order) / sizeof(order[0]) == LAYOUTS, "each layout is in the order");
 	size_t n;
 
 	prepare();
@@ -253,6 +254,24 @@ TEST(evaluations_and_saves_change_no_weight_however_often_they_are)
 	rmtree("whole");
 }
 
+/* Of two samples, a rank of dp 3 has none, but a share of the weights that the others wait for. */
+TEST(a_rank_without_samples_of_an_evaluation_sends_its_weights_to_the_others)
+{
+	static char a[1 << 18], b[1 << 18];
+	size_t n;
+
+	prepare();
+	put_text("whole/short", "abcabcacbacb");
+	prepare_tokens("whole/short", "whole/eval");
+	train_on(1, "whole/one", "2", "");
+	train_on(3, "whole/run", "2", "{mesh: {dp: 3}, zero: 1, overlap: true, eval-every: 1, "
+		 "eval-data: whole/eval}");
+	n = read_tensors("whole/one/checkpoint-2", a, sizeof(a));
+	CHECK(n > 50000);
+	CHECK(read_tensors("whole/run/checkpoint-2", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	rmtree("whole");
+}
+
 TEST(options_of_a_checkpoint_that_are_damaged_are_not_left_out)
 {
 	static const char path[] = "whole/run/checkpoint-2/train.yaml";
@@ -270,6 +289,35 @@ TEST(options_of_a_checkpoint_that_are_damaged_are_not_left_out)
 	train_fails(2, "whole/run", "", TR_ECORRUPT, "train.yaml");
 	CHECK_INT(unlink(path), 0);
 	train_fails(2, "whole/run", "", TR_ECORRUPT, "train.yaml");
+	rmtree("whole");
+}
+
+/* Each parameter is in one group, also of a model that is in several stages and shards. */
+TEST(a_checkpoint_says_with_which_optimizer_its_parameters_were_updated)
+{
+	static const char adamw[] = "\"betas\": [0.9, 0.95], \"eps\": 1e-08, \"weight_decay\": 0";
+	static const char muon_first[] = "\"optimizers\": [{\"type\": \"Muon\", \"groups\": 1}, "
+		"{\"type\": \"AdamW\", \"groups\": 2}]}";
+	static const char adamw_only[] = "\"optimizers\": [{\"type\": \"AdamW\", \"groups\": 2}]}";
+	char text[8192], *at;
+	size_t n;
+
+	for (int muon = 0; muon < 2; muon++) {
+		int names = 0;
+
+		prepare();
+		train_on(4, "whole/run", "2", muon ? "mesh: {tp: 2, pp: 2}\noptimizer: muon"
+		         : "mesh: {tp: 2, pp: 2}");
+		n = read_whole("whole/run/checkpoint-2/param_groups.json", text, sizeof(text) - 1);
+		text[n] = 0;
+		for (at = text; (at = strstr(at, ".weight\"")) != NULL; at++)
+			names++;
+		CHECK_INT(names, 2 + 4 * 9);
+		at = strstr(text, adamw);
+		CHECK(at != NULL && strstr(at + 1, adamw) != NULL);
+		CHECK((strstr(text, "\"momentum\": 0.9, \"weight_decay\": 0.1}") != NULL) == muon);
+		CHECK(strstr(text, muon ? muon_first : adamw_only) != NULL);
+	}
 	rmtree("whole");
 }
 

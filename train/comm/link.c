@@ -9,9 +9,11 @@
 #include <string.h>
 #include <time.h>
 
+#include "clock.h"
+
 struct wire {
 	double ns_per_byte, latency_ns;
-	int64_t free_at;                /* when the last message is sent; CLOCK_MONOTONIC */
+	int64_t free_at;                /* when the last message is sent; of tr_clock_ns */
 };
 struct link {
 	struct tr_ranks under;
@@ -26,14 +28,6 @@ struct flow {
 	const struct tr_piece *data_in;
 };
 
-static int64_t clock_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
 static void sleep_until(int64_t ns)
 {
 	const struct timespec ts = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
@@ -45,7 +39,7 @@ static void sleep_until(int64_t ns)
 /* Puts a message on the wire. Returns when it arrives. */
 static int64_t arrival(struct wire *w, size_t bytes)
 {
-	int64_t now = clock_ns(), start = now > w->free_at ? now : w->free_at;
+	int64_t now = tr_clock_ns(), start = now > w->free_at ? now : w->free_at;
 
 	w->free_at = start + (int64_t)((double)bytes * w->ns_per_byte);
 	return w->free_at + (int64_t)w->latency_ns;
@@ -141,7 +135,7 @@ static int progress_link(void *arg, void *flow, int timeout_ms, int *done, struc
 			last = f->in_time[r];
 	if (rc == 0 && timeout_ms)
 		sleep_until(last);
-	*done = rc == 0 && !f->times && !f->data && clock_ns() >= last;
+	*done = rc == 0 && !f->times && !f->data && tr_clock_ns() >= last;
 	if (rc < 0)
 		give_up(l, f);
 	else if (*done)
@@ -237,10 +231,13 @@ static int split_link(void *arg, struct tr_ranks *sub, int first, int stride, in
 	struct tr_ranks under;
 	int rc = tr_ranks_split(&l->under, &under, first, stride, n, err);
 
-	if (rc < 0 || !s) {
+	if (rc == 0 && !s) {
+		tr_ranks_free(&under);
+		rc = tr_fail(err, TR_ENOMEM, "no memory for a sub-group of %d ranks", n);
+	}
+	if (rc < 0) {
 		free(s);
-		return rc < 0 ? rc : tr_fail(err, TR_ENOMEM, "no memory for a sub-group of %d "
-					     "ranks", n);
+		return rc;
 	}
 	*s = (struct link){ .under = under, .n = n, .rank = under.rank, .is_sub = 1,
 			    .wire = l->wire };

@@ -16,6 +16,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "clock.h"
+
 /* LAST_WORD_MS: how long a rank that gives up waits until its last messages are done */
 enum { MESSAGE_MAX = 1 << 30, LAST_WORD_MS = 200 };
 
@@ -49,14 +51,6 @@ struct transfer {                       /* messages that a rank waits for */
 	int receives;                   /* the first ones receive, the others send */
 	MPI_Status status;              /* of the last one that was done */
 };
-
-static int64_t clock_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
 
 static size_t messages(const struct tr_piece *p, int n)
 {
@@ -233,7 +227,7 @@ static int lost(struct mpi_ranks *m, int peer, int timeout_ms, struct tr_error *
 static int wait_done(struct mpi_ranks *m, struct transfer *t, int timeout_ms,
 		    struct tr_error *err)
 {
-	int64_t start = clock_ns(), now = start, deadline = (int64_t)timeout_ms * 1000000;
+	int64_t start = tr_clock_ns(), now = start, deadline = (int64_t)timeout_ms * 1000000;
 	const int64_t poll_ns = m->is_crowded ? 50000 : 50000000;
 	int done = 0, late = -1;
 
@@ -243,7 +237,7 @@ static int wait_done(struct mpi_ranks *m, struct transfer *t, int timeout_ms,
 		if (done)
 			break;
 		if (turn % 16 == 0) {
-			now = clock_ns();
+			now = tr_clock_ns();
 			if (is_abandoned(m, err))
 				return TR_ELOST;
 		}

@@ -129,7 +129,7 @@ struct tr_backend {
 
 	enum tr_type type;              /* of weights and activations; set before a call */
 	int64_t workspace;              /* bytes that it has allocated for itself */
-	/* Called between two kernels every 50 us or so. NULL: nothing. */
+	/* Called after a product, unless the last call was less than 50 us ago. NULL: nothing. */
 	void (*between)(void *arg);
 	void *between_arg;
 	int64_t between_ns;             /* when it was called last */

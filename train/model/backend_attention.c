@@ -112,7 +112,7 @@ static void mix(struct tr_backend *be, const struct head *h, const float *x, con
 	tr_cpu_gemm(be, &g);
 }
 
-/* Returns the queries from `from` on. */
+/* Returns the queries of a head as a matrix with a row for each token, from token `from` on. */
 static struct tr_matrix queries(const struct tr_backend *be, const struct head *h, int64_t from)
 {
 	return (struct tr_matrix){ tr_item(be->type, h->q, from * h->q_row), h->q_row, 1,

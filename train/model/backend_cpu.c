@@ -2,9 +2,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "backend.h"
+#include "clock.h"
 #include "elementary.h"
 
 enum { BETWEEN_NS = 50000 };            /* time from one call of be->between to the next */
@@ -15,21 +15,13 @@ struct cpu {
 	float part[PART_MAX];
 };
 
-static int64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
 void tr_cpu_gemm(struct tr_backend *be, const struct tr_gemm *g)
 {
 	struct cpu *cpu = be->own;
-	int64_t start = now_ns(), end;
+	int64_t start = tr_clock_ns(), end;
 
 	tr_gemm(be->isa, g, cpu->work);
-	end = now_ns();
+	end = tr_clock_ns();
 	be->gemm_ns += end - start;
 	if (!be->between || end - be->between_ns < BETWEEN_NS)
 		return;

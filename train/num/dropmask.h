@@ -19,7 +19,7 @@ struct tr_dropmask {
 	float scale;                    /* of the items that are kept: 1 / (1 - rate) */
 };
 /* Returns the masks of a layer. The rate is below 1, and rounded to a multiple of 2^-16.
- * head  number in the whole model; 0 if the rows have no heads */
+ * head  the number of the attention head in the whole model; 0 for masks of the residual stream */
 struct tr_dropmask tr_dropmask_of(const struct tr_dropout *d, enum tr_purpose purpose, double rate,
 				  int64_t layer, int64_t head);
 /* Sets each of n items of y to that of x, times the scale, or to 0. y may be x.

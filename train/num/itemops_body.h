@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The functions of rowops.h on items, written once and compiled for each instruction set and type.
- * The file is included behind rowops_body.h, for TYPE f32 and then for bf16. */
+ * rowops_body.h includes this file for TYPE f32 and then for bf16. */
 #ifdef ITEMS_ARE_BF16
 #define ITEM uint16_t
 #define LOAD(x) load_bf16((const ITEM *)(x) + at)

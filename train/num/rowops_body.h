@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of rowops.h on floats, written once and compiled for each instruction set: ISA is
- * its name. */
+/* The functions of rowops.h, written once and compiled for each instruction set: ISA is its name.
+ * Those on floats are here, and those on items in itemops_body.h. */
 #include <math.h>
 #include <string.h>
 
@@ -191,3 +191,10 @@ void OP(squares)(const float *x, int64_t n, double scale, int64_t sum[2])
 	sum[0] += high;
 	sum[1] += low;
 }
+
+#define TYPE f32
+#include "itemops_body.h"
+#undef TYPE
+#define TYPE bf16
+#define ITEMS_ARE_BF16
+#include "itemops_body.h"

@@ -457,7 +457,8 @@ static int add_up_round(struct tr_leafgrads *lg, struct bucket *b, int n, struct
 	return lg->dry ? 0 : queue_gather(lg, b, err);
 }
 
-/* With ZeRO 2 there are blocks for one series that is under way, and for the next bucket. */
+/* With ZeRO 2, waits until the next bucket can have its blocks. With overlap it has others than the
+ * series that was added last, so that one may still be under way. */
 static int wait_for_blocks(struct tr_leafgrads *lg, struct tr_error *err)
 {
 	int64_t series = series_added(lg) - lg->o.overlap;

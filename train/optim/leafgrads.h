@@ -6,8 +6,8 @@
  * The leaves are dealt to the ranks of dp in rounds. In a round each rank has equally many leaves,
  * which follow each other. When all leaves of a round are complete in a bucket, the bucket is added
  * up over the ranks. With ZeRO 0 and 1 there is one round, and a buffer for the whole gradient.
- * With ZeRO 2 there is a round for each micro-batch: a rank keeps only the sums of its share of the
- * items, and the blocks are used for the next bucket. */
+ * With ZeRO 2 a round has the leaves that a micro-batch completes: a rank keeps only the sums of
+ * its share of the items, and the blocks are used for the next bucket. */
 #ifndef LEAFGRADS_H
 #define LEAFGRADS_H
 #include "arenas.h"

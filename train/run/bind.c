@@ -485,7 +485,8 @@ int tr_store_describe(struct tr_store *s, struct tr_trainer *t, struct tr_error 
 	s->slice = malloc((size_t)reg->n * KINDS * sizeof(*s->slice));
 	if (!s->state || !s->slice)
 		return tr_fail(err, TR_ENOMEM, "no memory to describe the state");
-	/* Weights that are fp32 now come from the masters. The model has them rounded. */
+	/* The checkpoint has fp32 masters, and this run has fp32 weights. They are loaded from the
+	 * masters, because family model of the checkpoint has them rounded to bf16. */
 	if (has_masters(s, reg) && !t->adamw.master) {
 		s->load = sheaf_state_new();
 		rc = s->load ? add_all(s, s->load, t, "master_weights", err) :

@@ -40,9 +40,6 @@ int64_t tr_lm_bytes(const struct tr_lm_opts *o);
 int64_t tr_lm_used(const struct tr_lm *lm);
 /* Returns how many calls of the model a rank makes in a step. */
 int64_t tr_lm_micros(const struct tr_lm_opts *o);
-/* Returns how many leaves of a rank are in a round of ZeRO 2, if a step has so many leaves: those
- * that a micro-batch completes. */
-int tr_lm_round(const struct tr_lm_opts *o, int leaves);
 /* Trains on the positions [consumed, consumed + batch) of the run. gate NULL: none.
  * ENAN: the loss or the gradient is not a number; nothing was updated. [collective] */
 int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,

@@ -25,8 +25,9 @@ struct tr_phases {
  * If a phase fails, the rank goes on without computing: its messages are then empty, and stages
  * that receive one do the same, so that no rank waits for another. The result is an error on the
  * ranks where the failure was, and 0 on the others, so the caller agrees on it. Then it calls
- * tr_sent. With ZeRO 2 a rank takes part in sums during the list, which it cannot do without the
- * gradients that have failed, so the ranks end with ELOST. [collective] */
+ * tr_sent. With ZeRO 2 or overlap a rank takes part in sums during the list, which it cannot do
+ * without the gradients that have failed. Then it abandons the exchanges, and all ranks end with
+ * ELOST. [collective] */
 int tr_pipeline_run(struct tr_trainer *t, const struct tr_pipe *pipe, const struct tr_work *list,
 		    const struct tr_phases *phases, struct tr_error *err);
 #endif

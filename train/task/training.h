@@ -62,11 +62,11 @@ int tr_trainer_leaf(const struct tr_trainer *t, int64_t j);
 /* Sets bytes[kind] to the memory that has been used of each arena. Of that of the gradients it is
  * the blocks that have been in use. */
 void tr_trainer_used(const struct tr_trainer *t, int64_t bytes[TR_MEMORY_KINDS]);
-/* Sets rows->turn for a forward pass. Before a layer is computed it waits until its weights have
- * come from the ranks that have updated them. */
+/* Sets rows->turn for a forward pass. The pass then waits, before each layer, until the ranks that
+ * have updated the weights of this layer have sent them. */
 void tr_trainer_forward(struct tr_trainer *t, struct tr_rows *rows);
-/* Waits until all weights have come from the ranks that have updated them. Call it before something
- * else than such a forward pass reads them. [collective] */
+/* Waits until the ranks that have updated the weights have sent all of them. Call it before
+ * anything but such a forward pass reads the weights. [collective] */
 int tr_trainer_settle(struct tr_trainer *t, struct tr_error *err);
 /* Sets the initial weights of the items that this rank updates, as tr_param_draw does. Call
  * tr_trainer_spread afterwards. [local] */
