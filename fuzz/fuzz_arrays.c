@@ -30,14 +30,9 @@ static struct ram_node *new_dir(void)
 	return ram_put(&disk, NULL, DIR_PATH, SHF_T_DIR, NULL, 0);
 }
 
-/* The disk owns the bytes of its files. */
 static void put(struct ram_node *dir, const char *name, const void *bytes, size_t n)
 {
-	struct shf_buf file = SHF_BUF_INIT;
-
-	shf_buf_add(&file, bytes, n);
-	MUST(!file.oom);
-	ram_put(&disk, dir, name, SHF_T_FILE, file.data, file.len);
+	ram_file(&disk, dir, name, bytes, n);
 }
 
 static void open_file(const uint8_t *data, size_t n)

@@ -68,6 +68,16 @@ struct ram_node *ram_put(struct ramdisk *d, struct ram_node *dir, const char *na
 	return p;
 }
 
+void ram_file(struct ramdisk *d, struct ram_node *dir, const char *name, const void *bytes,
+              size_t n)
+{
+	struct shf_buf file = SHF_BUF_INIT;
+
+	shf_buf_add(&file, bytes, n);
+	MUST(!file.oom);
+	ram_put(d, dir, name, SHF_T_FILE, file.data, file.len);
+}
+
 struct ram_node *ram_link(struct ramdisk *d, struct ram_node *dir, const char *name,
                           const char *target)
 {

@@ -40,6 +40,9 @@ void ramdisk_release(struct ramdisk *d);
  * frees. NULL: no room. */
 struct ram_node *ram_put(struct ramdisk *d, struct ram_node *dir, const char *name, int type,
                          uint8_t *bytes, size_t n);
+/* Makes a file with a copy of the bytes. */
+void ram_file(struct ramdisk *d, struct ram_node *dir, const char *name, const void *bytes,
+              size_t n);
 struct ram_node *ram_link(struct ramdisk *d, struct ram_node *dir, const char *name,
                           const char *target);
 void ram_drop(struct ram_node *node);

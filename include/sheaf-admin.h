@@ -317,10 +317,11 @@ struct sheaf_export {
 	 *   that are not F32 must have masters, and there must be moments of AdamW.
 	 *   file_bytes_max must be 0. */
 	const char *format;
-	int32_t all_families;           /* not 0: all families are written, each as a dictionary of
-	                                 * its own under its name. family, prefix and dtype must be
-	                                 * NULL and 0 unless there is only one, and the format must
-	                                 * not be "hf" */
+	int32_t all_families;           /* not 0: all families that the format can have are written:
+	                                 * each as a dictionary of its own under its name, or as
+	                                 * said above. family, prefix and dtype must be NULL and 0
+	                                 * unless there is only one, and the format must not be
+	                                 * "hf" */
 	/* For moments of AdamW in "deepspeed-universal", and in "paddle-uc" and "paddle-fc", since
 	 * Paddle keeps powers of the betas, unless the checkpoint has these powers. */
 	int64_t adam_step;              /* how many updates there were; 0: the note adam.step */
@@ -372,7 +373,7 @@ struct sheaf_import {
 	                                 * converted to this type; 0: they keep theirs */
 	const char *family;             /* the family to read; NULL: all families. Checkpoints of
 	                                 * other programs have one, "model", except for those of
-	                                 * DeepSpeed, Megatron and trainers with Paddle */
+	                                 * DeepSpeed and Megatron, and of trainers */
 	const char *as;                 /* the family that its tensors become; NULL: it keeps its
 	                                 * name */
 	const char *prefix;             /* only tensors whose names begin with this are written, and
@@ -426,18 +427,19 @@ int  sheaf_checkpoint_import(struct sheaf_checkpoint *step, const char *dir, int
                              const struct sheaf_import *how, struct sheaf_report *report,
                              struct sheaf_error *err);
 
-/* Writes the index of a checkpoint anew (model.safetensors.index.json), from the headers of its
- * files, if it is missing, damaged, or lists other tensors than the files have. Other software
- * finds the tensors by this file; Sheaf opens the checkpoint without it, too. The file is replaced
- * by one rename, and is durable when the call returns.
- * step    the checkpoint: a directory of safetensors files, or a checkpoint of a run, whose indexes
- *         must then have the checksums that its manifest says.
+/* Writes the index of a checkpoint anew (model.safetensors.index.json, or of files of torch.save
+ * pytorch_model.bin.index.json), from what its files have, if it is missing, damaged, or lists
+ * other tensors than the files have. Other software finds the tensors by this file; Sheaf opens the
+ * checkpoint without it, too. The file is replaced by one rename, and is durable when the call
+ * returns.
+ * step    the checkpoint: a Hugging Face directory, or a checkpoint of a run, whose indexes must
+ *         then have the checksums that its manifest says.
  * Returns how many indexes were written, 0 if there is nothing to repair, or an error code.
  * ECORRUPT: the checkpoint is damaged.
  * EFORMAT: a tensor that the index lists is in no file, so that a file may be missing.
  * EIO: the directory could not be written.
- * EINVAL: several ranks opened the checkpoint together, or it is no directory of safetensors files
- *         on disk.
+ * EINVAL: several ranks opened the checkpoint together, or it is no directory on disk whose files
+ *         have an index.
  * [local] */
 int  sheaf_checkpoint_repair_index(struct sheaf_checkpoint *step, struct sheaf_error *err);
 

@@ -14,9 +14,9 @@ extern "C" {
 
 /* Opens anything that sheaf can read, by its path: a checkpoint, a Hugging Face directory, one
  * safetensors file, a file of torch.save, paddle.save, NumPy or GGUF, a directory of
- * torch.distributed.checkpoint, or a checkpoint of DeepSpeed, of Orbax or of a trainer with Paddle
- * (doc/formats.md). Nothing in them is executed. Checkpoints of other programs have no digests, and
- * reports say so.
+ * torch.distributed.checkpoint, or a checkpoint of DeepSpeed, Megatron or Orbax, or of a trainer
+ * with Hugging Face, Lightning or Paddle (doc/formats.md). Nothing in them is executed. Checkpoints
+ * of other programs have no digests, and reports say so.
  * step   receives the checkpoint. Close it with sheaf_checkpoint_close.
  * path   the directory or file.
  * group  the ranks; NULL: this process alone.

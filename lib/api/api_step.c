@@ -305,10 +305,7 @@ SHEAF_API int64_t sheaf_checkpoint_number(const struct sheaf_checkpoint *step)
 
 SHEAF_API const char *sheaf_checkpoint_note(struct sheaf_checkpoint *step, const char *key)
 {
-	for (size_t i = 0; step && key && i < step->manifest.notes_n; i++)
-		if (strcmp(step->manifest.notes[i].key, key) == 0)
-			return step->manifest.notes[i].value;
-	return NULL;
+	return step && key ? shf_manifest_note(&step->manifest, key) : NULL;
 }
 
 SHEAF_API int sheaf_checkpoint_note_at(struct sheaf_checkpoint *step, size_t i, const char **key,

@@ -7,6 +7,13 @@
 #include "json.h"
 #include "step_attached.h"
 
+bool shf_adam_is_moment(const struct shf_lt_tensor *t)
+{
+	size_t n = strlen(t->name), m = strlen(SHF_ADAM_MOMENT);
+
+	return n > m && strcmp(t->name + n - m, SHF_ADAM_MOMENT) == 0;
+}
+
 struct betas {                  /* of the groups of parameters that were read */
 	double of[2];                   /* of the first one; 0: there was none */
 	bool differ;
@@ -39,7 +46,7 @@ static void betas_of_notes(struct betas *b, const struct shf_manifest *m)
 
 /* Reads the betas of groups in a file param_groups.json (doc/format.md). */
 static int betas_of_file(struct betas *b, struct sheaf_checkpoint *step, const char *name,
-                    struct sheaf_error *err)
+                         struct sheaf_error *err)
 {
 	struct shf_json j;
 	const void *bytes;
@@ -85,14 +92,13 @@ static int find_betas(double beta[2], struct sheaf_checkpoint *step, struct shea
 int shf_export_adam_find(struct shf_export_adam *adam, struct sheaf_checkpoint *step,
                          const struct shf_export_opts *opts, struct sheaf_error *err)
 {
-	const struct shf_manifest *m = &step->manifest;
+	const char *noted = shf_manifest_note(&step->manifest, "adam.step");
 	double *beta = adam->beta;
 	int rc = 0;
 
 	*adam = (struct shf_export_adam){ opts->adam_step, { opts->beta1, opts->beta2 } };
-	for (size_t i = 0; !adam->step && i < m->notes_n; i++)
-		if (strcmp(m->notes[i].key, "adam.step") == 0)
-			adam->step = strtoll(m->notes[i].value, NULL, 10);
+	if (!adam->step && noted)
+		adam->step = strtoll(noted, NULL, 10);
 	if (beta[0] == 0 && beta[1] == 0)
 		rc = find_betas(beta, step, err);
 	if (rc < 0)

@@ -4,6 +4,10 @@
 #define SHF_EXPORT_ADAM_H
 #include "export_step.h"
 
+/* Whether this is the first moment of a parameter, <parameter>/moment1_0. */
+bool shf_adam_is_moment(const struct shf_lt_tensor *t);
+#define SHF_ADAM_MOMENT "/moment1_0"    /* ends its name */
+
 struct shf_export_adam {
 	int64_t step;                   /* > 0 */
 	double beta[2];

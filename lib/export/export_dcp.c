@@ -56,24 +56,12 @@ static int dcp_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step
 		name = shf_arena_strdup(&l->arena, text, strlen(text));
 		for (; i < l->tensors_n && l->tensors[order[i]].file == f; i++)
 			at = add_item(plan, f, at, order[i]);
-		plan->files[f].header.oom |= !name;
-		rc = shf_export_file_end(plan, f, name ? name : "", at, err);
+		rc = shf_export_file_end(plan, f, name, at, err);
 	}
 	return rc == 0 ? shf_layout_number(l, err) : rc;
 }
 
 /* ---- metadata ---- */
-
-/* Puts torch.Size. dims NULL: of n zeros. */
-static void put_size(struct shf_pkw *w, const int64_t *dims, int n)
-{
-	static const int64_t zeros[SHEAF_DIMS_MAX];
-
-	shf_pkw_global(w, "torch", "Size");
-	shf_pkw_ints(w, dims ? dims : zeros, n);
-	shf_pkw_op(w, SHF_PKW_TUPLE1);
-	shf_pkw_op(w, SHF_PKW_REDUCE);
-}
 
 static void put_name(struct shf_pkw *w, const struct shf_layout *l, const struct shf_lt_tensor *t,
                      bool nested)
@@ -116,14 +104,14 @@ static void put_tensor(struct shf_pkw *w, const struct shf_lt_tensor *t)
 	shf_pkw_known_text(w, "properties");
 	put_properties(w, t);
 	shf_pkw_known_text(w, "size");
-	put_size(w, t->items.dim, t->items.ndim);
+	shf_torch_put_size(w, t->items.dim, t->items.ndim);
 	shf_pkw_known_text(w, "chunks");
 	shf_pkw_op(w, SHF_PKW_EMPTY_LIST);
 	shf_pkw_object_begin(w, METADATA, "ChunkStorageMetadata");
 	shf_pkw_known_text(w, "offsets");
-	put_size(w, NULL, t->items.ndim);
+	shf_torch_put_size(w, NULL, t->items.ndim);
 	shf_pkw_known_text(w, "sizes");
-	put_size(w, t->items.dim, t->items.ndim);
+	shf_torch_put_size(w, t->items.dim, t->items.ndim);
 	shf_pkw_object_end(w);
 	shf_pkw_op(w, SHF_PKW_APPEND);
 	shf_pkw_object_end(w);
@@ -139,7 +127,7 @@ static void put_place(struct shf_pkw *w, const struct shf_export_plan *plan, siz
 	shf_pkw_known_text(w, "fqn");
 	put_name(w, &plan->out, t, nested);
 	shf_pkw_known_text(w, "offset");
-	put_size(w, NULL, t->items.ndim);
+	shf_torch_put_size(w, NULL, t->items.ndim);
 	shf_pkw_known_text(w, "index");
 	shf_pkw_int(w, 0);
 	shf_pkw_object_end(w);

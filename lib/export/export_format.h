@@ -16,9 +16,10 @@ struct shf_export_format {
 	bool families;                  /* several families can be written at once */
 	/* Returns whether the format has this type. NULL: it has all of them. */
 	bool (*has_type)(int32_t dtype);
-	/* Gives each tensor a file and an offset, which is a multiple of 8, and makes the files.
-	 * The tensors of plan->out are filled in except for file and offset, and its families have
-	 * names. */
+	/* Gives each tensor a file and an offset, which is a multiple of the size of its items, or
+	 * of 8 if they are larger, and makes the files. The tensors of plan->out are filled in
+	 * except for file and offset, and its families have names. A format may also leave tensors
+	 * out, write moments in another type, and add families that have no tensors. */
 	int (*place)(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
 	             const struct shf_export_opts *opts, struct sheaf_error *err);
 	/* Makes index i, counted from 0, a small file that is written when all others are. Returns
@@ -28,7 +29,7 @@ struct shf_export_format {
 	                     size_t i, struct shf_buf *out, int *rc, struct sheaf_error *err);
 };
 extern const struct shf_export_format shf_export_safetensors, shf_export_torch, shf_export_dcp,
-	shf_export_npz, shf_export_paddle, shf_export_paddle_flex, shf_export_paddle_save,
+	shf_export_npz, shf_export_paddle_save, shf_export_paddle_unified, shf_export_paddle_flex,
 	shf_export_universal;
 /* Returns the format of that name, or NULL. */
 const struct shf_export_format *shf_export_format(const char *name);

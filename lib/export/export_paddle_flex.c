@@ -135,7 +135,7 @@ static void put_item(struct shf_paddle_out *p, struct shf_layout *l, struct shf_
 	shf_pkw_next_item(&p->pickle, (*n)++);
 	put_key(&p->pickle, &key);
 	shf_paddle_put_tensor(p, t);
-	for (int i = 0; i < 2 && pow && shf_paddle_is_moment(t); i++) {
+	for (int i = 0; i < 2 && pow && shf_adam_is_moment(t); i++) {
 		const char *name = shf_paddle_power_name(&l->arena, t, i);
 
 		p->pickle.out.oom |= !name;
@@ -169,9 +169,7 @@ static int flex_file(struct shf_export_plan *plan, uint32_t f, uint32_t i, const
 	shf_buf_addf(&name, "%u_0.distcp", i);
 	kept = name.oom ? NULL : shf_arena_strdup(&l->arena, (char *)name.data, name.len);
 	shf_buf_release(&name);
-	p.pickle.out.oom |= !kept;
-	return shf_export_file_end(plan, f, kept ? kept : "",
-	                           shf_paddle_end(&p, &plan->files[f].header), err);
+	return shf_export_file_end(plan, f, kept, shf_paddle_end(&p, &plan->files[f].header), err);
 }
 
 /* Makes the files of a family. */
@@ -290,7 +288,7 @@ static void put_dict_of(struct shf_pkw *w, struct shf_export_plan *plan,
 
 		shf_pkw_next_item(w, items++);
 		put(w, &e);
-		for (int k = 0; k < 2 && with && shf_paddle_is_moment(t); k++) {
+		for (int k = 0; k < 2 && with && shf_adam_is_moment(t); k++) {
 			const char *name = shf_paddle_power_name(&l->arena, t, k);
 
 			w->out.oom |= !name;

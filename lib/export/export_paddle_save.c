@@ -8,7 +8,7 @@
 
 /* Puts the tensors of a family as a dictionary. */
 static void put_dict(struct shf_paddle_out *p, struct shf_layout *l, const uint32_t *order,
-                       const struct shf_lt_family *fam)
+                     const struct shf_lt_family *fam)
 {
 	shf_pkw_op(&p->pickle, SHF_PKW_EMPTY_DICT);
 	for (uint32_t i = 0; i < fam->tensors_n; i++) {

@@ -94,10 +94,11 @@ int shf_export_files_make(struct shf_export_plan *plan, size_t files_n, bool zip
 int shf_export_file_end(struct shf_export_plan *plan, uint32_t f, const char *name, uint64_t bytes,
                         struct sheaf_error *err)
 {
-	plan->files[f].name = plan->out.files[f].name = name;
+	plan->files[f].name = plan->out.files[f].name = name ? name : "";
 	plan->files[f].bytes = plan->out.files[f].bytes = bytes;
-	return plan->files[f].header.oom || plan->files[f].holes.oom
-	       ? shf_fail(err, SHEAF_ENOMEM, "no memory for the headers of file %s", name) : 0;
+	return !name || plan->files[f].header.oom || plan->files[f].holes.oom
+	       ? shf_fail(err, SHEAF_ENOMEM, "no memory for the headers of file %s",
+	                  plan->files[f].name) : 0;
 }
 
 int shf_export_only_file_end(struct shf_export_plan *plan, uint64_t bytes, struct sheaf_error *err)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What formats do alike that place tensors among other bytes of a file. */
+/* Functions for the formats that place tensors among other bytes of a file. */
 #ifndef SHF_EXPORT_PLACE_H
 #define SHF_EXPORT_PLACE_H
 #include "export_format.h"
@@ -17,7 +17,8 @@ size_t shf_export_divide(struct shf_export_plan *plan, const uint32_t *order, ui
 /* Makes room for files without names, and tables for CRC-32 if they have zip records. */
 int shf_export_files_make(struct shf_export_plan *plan, size_t files_n, bool zip,
                           struct sheaf_error *err);
-/* Ends a file, whose tensors have their offsets. */
+/* Ends a file, whose tensors have their offsets. name: in the arena, or static; NULL: there was no
+ * memory for it. */
 int shf_export_file_end(struct shf_export_plan *plan, uint32_t f, const char *name, uint64_t bytes,
                         struct sheaf_error *err);
 /* Ends the file of a format that makes one, and numbers the tensors by their places. */

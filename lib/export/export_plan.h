@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an export writes: the tensors of one family under new names and in new types, or all
- * families as they are, and the file and offset of each tensor, which the format determines. */
+/* What an export writes: the tensors of one family under new names and in new types, or those of
+ * all families, and the file and offset of each tensor, which the format determines. */
 #ifndef SHF_EXPORT_PLAN_H
 #define SHF_EXPORT_PLAN_H
 #include "crc32.h"

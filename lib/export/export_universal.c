@@ -22,11 +22,11 @@
 #include "export_adam.h"
 #include "export_place.h"
 #include "safetensors.h"
+#include "step_foreign.h"
 #include "torch_write.h"
 #include "valid.h"
 
 #define VERSION "0.19.8"        /* whose format this is; DeepSpeed refuses a checkpoint of none */
-#define MOMENT "/moment1_0"
 /* DeepSpeed walks over its groups of parameters and over those of the checkpoint together, and
  * leaves the rest as it was when one list ends. So there are more than any training has. */
 #define GROUPS 1000
@@ -40,7 +40,7 @@ struct place {                  /* of a tensor */
 };
 struct universal {              /* a checkpoint that is planned */
 	struct shf_export_plan *plan;
-	const struct sheaf_checkpoint *step;
+	struct sheaf_checkpoint *step;
 	struct sheaf_error *err;
 	struct shf_export_adam adam;
 	bool step_is_asked;             /* the number of updates was given, and is that of all */
@@ -90,7 +90,7 @@ static int place_weight(const struct universal *u, const struct shf_lt_tensor *t
 {
 	size_t n = strlen(t->name);
 
-	if (!source_of(u, "optimizer", t->name, n, MOMENT) ||
+	if (!source_of(u, "optimizer", t->name, n, SHF_ADAM_MOMENT) ||
 	    source_of(u, "master_weights", t->name, n, ""))
 		return 0;
 	p->param_n = n;
@@ -109,7 +109,7 @@ static int place_master(const struct universal *u, const struct shf_lt_tensor *t
 	p->file = "fp32";
 	if (t->dtype != SHEAF_F32)
 		return unfit(u, t, "is a master weight, but not F32");
-	if (!source_of(u, "optimizer", t->name, n, MOMENT))
+	if (!source_of(u, "optimizer", t->name, n, SHF_ADAM_MOMENT))
 		return unfit(u, t, "is a master weight without moments, and DeepSpeed reads both "
 		                   "together");
 	return check_param_name(u, t, n);
@@ -125,7 +125,7 @@ static int place_moment(const struct universal *u, struct shf_lt_tensor *t, cons
 	    memcmp(w->items.dim, t->items.dim, (size_t)t->items.ndim * sizeof(t->items.dim[0])))
 		return unfit(u, t, "is a state of the optimizer for a parameter that has no "
 		                   "weights, or weights of another shape");
-	if (!source_of(u, "optimizer", t->name, p->param_n, MOMENT) ||
+	if (!source_of(u, "optimizer", t->name, p->param_n, SHF_ADAM_MOMENT) ||
 	    !source_of(u, "optimizer", t->name, p->param_n, "/moment2_0"))
 		return unfit(u, t, "is a state of a parameter that has not both moments of Adam");
 	if (t->dtype == SHEAF_BF16 || t->dtype == SHEAF_F16) {
@@ -216,8 +216,7 @@ static void put_member(struct shf_pkw *w, const char *key, int64_t v)
 /* Ends an archive, which is the next file. name NULL: no memory. */
 static int archive_end(struct universal *u, struct shf_zip_out *z, const char *name)
 {
-	u->plan->files[u->files].header.oom |= !name;
-	return shf_export_file_end(u->plan, u->files++, name ? name : "", shf_zip_end(z), u->err);
+	return shf_export_file_end(u->plan, u->files++, name, shf_zip_end(z), u->err);
 }
 
 /* Makes a name of a file in the folder of the checkpoint. */
@@ -375,10 +374,7 @@ static void put_shapes(struct shf_pkw *w, const struct universal *u)
 			continue;
 		shf_pkw_next_item(w, n++);
 		shf_pkw_text(w, t->name, u->places[i].param_n);
-		shf_pkw_global(w, "torch", "Size");
-		shf_pkw_ints(w, t->items.dim, t->items.ndim);
-		shf_pkw_op(w, SHF_PKW_TUPLE1);
-		shf_pkw_op(w, SHF_PKW_REDUCE);
+		shf_torch_put_size(w, t->items.dim, t->items.ndim);
 	}
 	shf_pkw_op(w, SHF_PKW_SETITEMS);
 	shf_pkw_op(w, SHF_PKW_APPEND);
@@ -449,20 +445,11 @@ static int module_file(struct universal *u, const uint32_t *order, const char *n
 
 /* ---- the checkpoint ---- */
 
-/* Finds the number of steps of the training: that of a step of a run, or what another program
- * says. Otherwise it is the number of updates. */
+/* Finds the number of steps of the training. If the source does not say it, it is the number of
+ * updates. */
 static void find_number(struct universal *u)
 {
-	const struct sheaf_checkpoint *step = u->step;
-	const struct shf_manifest *m = &step->manifest;
-
-	while (step->source)
-		step = step->source;
-	u->number = step->number;
-	for (size_t i = 0; i < m->notes_n && u->number < 0; i++)
-		if (strcmp(m->notes[i].key, "global_step") == 0 ||
-		    strcmp(m->notes[i].key, "trainer_state.global_step") == 0)
-			(void)sscanf(m->notes[i].value, "%18" SCNd64, &u->number);
+	u->number = shf_step_said_number(u->step);
 	if (u->number < 0)
 		u->number = u->adam.step;
 	snprintf(u->folder, sizeof(u->folder), "global_step%" PRId64 "_universal", u->number);
@@ -519,12 +506,9 @@ static int check_moments(const struct universal *u, const struct shf_export_opts
 		return shf_fail(u->err, SHEAF_EINVAL, "%s: a universal checkpoint of DeepSpeed has "
 		                "the weights and the moments; write all families "
 		                "(how.all_families, --all)", u->step->path);
-	for (size_t i = 0; i < l->tensors_n; i++) {
-		size_t n = strlen(l->tensors[i].name), m = strlen(MOMENT);
-
-		has |= strcmp(l->families[l->tensors[i].family].name, "optimizer") == 0 && n > m &&
-		       strcmp(l->tensors[i].name + n - m, MOMENT) == 0;
-	}
+	for (size_t i = 0; i < l->tensors_n; i++)
+		has |= shf_adam_is_moment(&l->tensors[i]) &&
+		       strcmp(l->families[l->tensors[i].family].name, "optimizer") == 0;
 	return has ? 0 : shf_fail(u->err, SHEAF_EINVAL, "%s: has no moments of Adam "
 	                          "(<parameter>/moment1_0 in family optimizer), from which "
 	                          "DeepSpeed would go on; use another format for the weights "

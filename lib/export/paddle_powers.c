@@ -2,21 +2,12 @@
 /* Source: adamw_kernel.cc of Paddle 3.3. */
 #include "paddle_powers.h"
 #include <string.h>
-#include "export_adam.h"
 
-#define MOMENT "/moment1_0"
 static const char *const powers[] = { "/beta1_pow_acc_0", "/beta2_pow_acc_0" };
-
-bool shf_paddle_is_moment(const struct shf_lt_tensor *t)
-{
-	size_t n = strlen(t->name), m = strlen(MOMENT);
-
-	return n > m && strcmp(t->name + n - m, MOMENT) == 0;
-}
 
 char *shf_paddle_power_name(struct shf_arena *arena, const struct shf_lt_tensor *moment, int i)
 {
-	size_t n = strlen(moment->name) - strlen(MOMENT), m = strlen(powers[i]) + 1;
+	size_t n = strlen(moment->name) - strlen(SHF_ADAM_MOMENT), m = strlen(powers[i]) + 1;
 	char *name = shf_arena_alloc(arena, n + m, 1);
 
 	if (name) {
@@ -36,7 +27,7 @@ bool shf_paddle_needs_powers(const struct shf_layout *l, const struct shf_lt_fam
 	bool moments = false, has = false;
 
 	for (size_t i = fam->first_tensor; i < fam->first_tensor + (size_t)fam->tensors_n; i++) {
-		moments |= shf_paddle_is_moment(&l->tensors[i]);
+		moments |= shf_adam_is_moment(&l->tensors[i]);
 		has |= strstr(l->tensors[i].name, powers[0]) != NULL;
 	}
 	return shf_paddle_is_optimizer(fam) && moments && !has;

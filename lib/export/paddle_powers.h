@@ -4,8 +4,10 @@
  * for checkpoints of other software, which have the moments and not the powers. */
 #ifndef SHF_PADDLE_POWERS_H
 #define SHF_PADDLE_POWERS_H
+#include "export_adam.h"
 #include "export_plan.h"
 
+/* Whether it is the family of the optimizer, which alone has moments and powers. */
 bool shf_paddle_is_optimizer(const struct shf_lt_family *fam);
 /* Whether the family has moments of Adam without the powers. */
 bool shf_paddle_needs_powers(const struct shf_layout *l, const struct shf_lt_family *fam);
@@ -13,8 +15,6 @@ bool shf_paddle_needs_powers(const struct shf_layout *l, const struct shf_lt_fam
  * are, or how many updates there were. */
 int shf_paddle_powers(float pow[2], struct sheaf_checkpoint *step,
                       const struct shf_export_opts *opts, struct sheaf_error *err);
-/* Whether this is the first moment of a parameter, which then has powers, too. */
-bool shf_paddle_is_moment(const struct shf_lt_tensor *t);
 /* Makes the name of power i, 0 or 1, for the parameter whose first moment this is; NULL: no
  * memory. */
 char *shf_paddle_power_name(struct shf_arena *arena, const struct shf_lt_tensor *moment, int i);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
+#include "export_pass.h"
 #include "foreign.h"
 #include "index.h"
 #include "layout_record.h"
@@ -40,23 +41,17 @@ static int put_attached_index(struct repair *r, const struct shf_mf_file *m)
 	const struct shf_sys *sys = r->step->run->sys;
 	const char *slash = strrchr(m->name, '/'), *base = slash ? slash + 1 : m->name;
 	struct shf_buf have = SHF_BUF_INIT;
-	char folder[256] = "";
-	int dir = r->step->dir, rc;
+	int dir = shf_export_folder_open(sys, r->step->dir, m->name), rc;
 
-	if (slash) {
-		memcpy(folder, m->name, (size_t)(slash - m->name));
-		folder[slash - m->name] = '\0';
-		dir = shf_dir_open(sys, r->step->dir, folder);
-	}
 	if (dir < 0)
-		return shf_fail_io(r->err, -dir, "%s/%s", r->step->path, folder);
+		return shf_fail_io(r->err, -dir, "%s/%s", r->step->path, m->name);
 	rc = shf_text_read(sys, dir, base, &have, r->text.len);
 	if (rc < 0 || have.len != r->text.len || memcmp(have.data, r->text.data, have.len))
 		rc = put_index_at(r, sys, dir, base, m->name);
 	else
 		rc = 0;
 	shf_buf_release(&have);
-	if (slash)
+	if (dir != r->step->dir)
 		shf_sys_close(sys, dir);
 	return rc;
 }

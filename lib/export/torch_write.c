@@ -65,6 +65,16 @@ void shf_torch_put_tensor(struct shf_pkw *w, const struct shf_lt_tensor *t, uint
 	shf_pkw_op(w, SHF_PKW_REDUCE);
 }
 
+void shf_torch_put_size(struct shf_pkw *w, const int64_t *dims, int n)
+{
+	static const int64_t zeros[SHEAF_DIMS_MAX];
+
+	shf_pkw_global(w, "torch", "Size");
+	shf_pkw_ints(w, dims ? dims : zeros, n);
+	shf_pkw_op(w, SHF_PKW_TUPLE1);
+	shf_pkw_op(w, SHF_PKW_REDUCE);
+}
+
 void shf_torch_begin(struct shf_zip_out *z, struct shf_export_plan *plan,
                      struct shf_export_file *file, uint64_t at, struct shf_pkw *w)
 {

@@ -11,6 +11,8 @@ bool shf_torch_has_type(int32_t dtype);
 const char *shf_torch_name(int32_t dtype);      /* in module torch; static */
 /* Puts the tensor, whose bytes are record data/<key> of the archive. */
 void shf_torch_put_tensor(struct shf_pkw *w, const struct shf_lt_tensor *t, uint32_t key);
+/* Puts a torch.Size. dims NULL: one of n zeros. */
+void shf_torch_put_size(struct shf_pkw *w, const int64_t *dims, int n);
 /* Begins an archive at byte `at` of the file: ends and releases the pickle, and adds the records
  * that all archives have. The bytes of tensors follow. */
 void shf_torch_begin(struct shf_zip_out *z, struct shf_export_plan *plan,

@@ -112,23 +112,27 @@ static void add_hole(struct shf_buf *holes, uint64_t at, uint32_t tensor, uint32
 	shf_buf_add(holes, &h, sizeof(h));
 }
 
-void shf_zip_add(struct shf_zip_out *z, const char *name, const void *bytes, size_t n)
+/* before: as of add_local. */
+static void add_record(struct shf_zip_out *z, const char *name, const void *bytes, size_t n,
+                       const size_t *before)
 {
 	struct record r = { name, n, z->at - z->begin, shf_crc32_more(z->plan->crc, 0, bytes, n) };
 
 	add_central(z, &r);
-	add_local(z, &r, NULL);
+	add_local(z, &r, before);
 	put(z, bytes, n);
+}
+
+void shf_zip_add(struct shf_zip_out *z, const char *name, const void *bytes, size_t n)
+{
+	add_record(z, name, bytes, n, NULL);
 }
 
 void shf_zip_add_aligned(struct shf_zip_out *z, const char *name, const void *bytes, size_t n)
 {
-	struct record r = { name, n, z->at - z->begin, shf_crc32_more(z->plan->crc, 0, bytes, n) };
-	size_t before = 0;
+	static const size_t none = 0;
 
-	add_central(z, &r);
-	add_local(z, &r, &before);
-	put(z, bytes, n);
+	add_record(z, name, bytes, n, &none);
 }
 
 /* A tensor without bytes leaves no hole: the CRC-32 is known. */

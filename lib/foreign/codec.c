@@ -92,7 +92,7 @@ static bool zlib_more(struct shf_codec_state *c, struct shf_codec_step *s, const
 	s->out_n -= out_n - c->z.avail_out;
 	s->ended = rc == Z_STREAM_END;
 	s->oom = rc == Z_MEM_ERROR;
-	*why = c->z.msg ? c->z.msg : "it is damaged";
+	*why = c->z.msg ? c->z.msg : "need a dictionary";
 	return rc == Z_OK || rc == Z_STREAM_END || rc == Z_BUF_ERROR;
 }
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CRC-32 as zip archives have it: reflected polynomial 0xEDB88320, init and xorout all ones. */
+/* Two checksums that other software stores: CRC-32 and CRC-32C, both reflected, with init and
+ * xorout all ones. They differ in the polynomial. */
 #ifndef SHF_CRC32_H
 #define SHF_CRC32_H
 #include <stddef.h>
@@ -8,9 +9,10 @@
 struct shf_crc32 {              /* tables, made once for many sums */
 	uint32_t table[8][256];
 };
+/* Makes the tables of CRC-32, as zip archives have it: polynomial 0xEDB88320. */
 void shf_crc32_init(struct shf_crc32 *c);
-/* Makes the tables of CRC-32C, as OCDBT and Zarr have it: reflected polynomial 0x82F63B78. Only
- * shf_crc32_more works with them. */
+/* Makes the tables of CRC-32C, as OCDBT and Zarr have it: polynomial 0x82F63B78. shf_crc32_shift is
+ * not for its sums. */
 void shf_crc32c_init(struct shf_crc32 *c);
 /* Continues a sum over n bytes. The sum of nothing is 0. */
 uint32_t shf_crc32_more(const struct shf_crc32 *c, uint32_t sum, const void *bytes, size_t n);

@@ -8,6 +8,7 @@
 #include "dspd_save.h"
 #include "err.h"
 #include "sort.h"
+#include "zip_verify.h"
 
 static int is_deepspeed(const struct shf_sys *sys, int dir, const char *path, const char **why,
                         struct sheaf_error *err)
@@ -47,7 +48,7 @@ static void drop_empty_models(struct shf_dspd *d)
 	d->entries.len = left * sizeof(*of);
 }
 
-/* Finds the files of the model and of the optimizer, and out which ranks there are. */
+/* Lists the files of the model and of the optimizer, and finds out which ranks there are. */
 static int find_files(struct shf_dspd *d, const struct shf_listing *l)
 {
 	struct shf_dspd_entry e, *of;
@@ -167,5 +168,5 @@ const struct shf_foreign_format shf_deepspeed = {
 	.name = "deepspeed",
 	.is_dir = is_deepspeed,
 	.open = open_deepspeed,
-	.verify = shf_torch_zip_verify_files,
+	.verify = shf_zip_verify_files,
 };

@@ -97,8 +97,8 @@ struct shf_dspd {
 	uint64_t rank_items;            /* ZeRO 3: items of weights that each rank has */
 	const char *kinds[SHF_DSPD_KINDS_MAX];  /* names of the optimizer, in f's arena */
 	uint32_t kinds_n;
-	uint64_t names_left;            /* bytes that names and what is kept of tensors may still
-	                                 * take */
+	uint64_t names_left;            /* how many bytes of memory may still be used for names of
+	                                 * tensors, and for what is kept of tensors */
 	const char *version;            /* of DeepSpeed; NULL: not said yet */
 	int64_t steps;                  /* of the training; -1: not said yet */
 };

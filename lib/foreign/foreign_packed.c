@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* f->unpacking is the list of parts that are kept, the one that was read last first. Threads that
- * read the same part wait for each other, and the one that reads the lowest byte goes first:
- * threads that convert a tensor take parts of 4 MiB in order, and would else find that another one
- * has gone on so far that the decoding must begin again. Threads that read different parts do not
- * wait. */
+/* f->unpacking is the list of parts that are kept; the one that was read last comes first. Threads
+ * that read the same part wait for each other, and the one that reads the lowest byte goes first.
+ * In any other order a thread could find that another one has decoded so far past its bytes that
+ * the decoding must begin again: threads that convert a tensor read pieces of 4 MiB in ascending
+ * order. Threads that read different parts do not wait. */
 #include "foreign_packed.h"
 #include "err.h"
 #include "mem.h"
@@ -27,7 +27,8 @@ static void unpacking_free(struct shf_unpacking *x)
 	shf_free(x);
 }
 
-/* Takes those that no thread reads, beyond the limit, out of the list. Returns the list of them.
+/* Removes parts from the list until those that are left are within SHF_UNPACKING_BYTES, the ones
+ * that were read longest ago first; none that a thread reads. Returns the list of those removed.
  * [with f->lock] */
 static struct shf_unpacking *take_old(struct shf_foreign *f)
 {

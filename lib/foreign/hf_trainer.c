@@ -13,11 +13,12 @@
 #include "torch_folder.h"
 #include "torch_states.h"
 #include "torch_zip.h"
+#include "zip_verify.h"
 
 #define OPTIMIZERS_MAX 16
 
-/* Returns the file of an optimizer, the first of which has no number in its name; NULL: there is
- * none. */
+/* Returns the name of the file with the state of optimizer `number`: optimizer.pt or optimizer.bin
+ * for 0, optimizer_1.pt or optimizer_1.bin for 1, and so on. NULL: there is none. */
 static const char *optimizer_file(const struct shf_listing *l, int number, char name[40])
 {
 	static const char *const tails[] = { ".pt", ".bin" };
@@ -192,5 +193,5 @@ const struct shf_foreign_format shf_hf_trainer = {
 	.name = "hf.trainer",
 	.is_dir = is_hf_trainer,
 	.open = open_hf_trainer,
-	.verify = shf_torch_zip_verify_files,
+	.verify = shf_zip_verify_files,
 };

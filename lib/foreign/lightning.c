@@ -2,13 +2,15 @@
 /* Checkpoints of PyTorch Lightning (.ckpt): a file of torch.save with the weights in state_dict and
  * the state_dict of each optimizer in optimizer_states.
  *
- * Source: trainer/connectors/checkpoint_connector.py of Lightning 2.6, and files that it wrote. */
+ * Source: trainer/connectors/checkpoint_connector.py of Lightning 2.6, and files that
+ * Lightning wrote. */
 #include "lightning.h"
 #include <string.h>
 #include "err.h"
 #include "torch_states.h"
 #include "torch_walk.h"
 #include "torch_zip.h"
+#include "zip_verify.h"
 
 #define KEY "pytorch-lightning_version"
 
@@ -101,5 +103,5 @@ int shf_lightning_open(struct shf_foreign *f, struct sheaf_error *err)
 const struct shf_foreign_format shf_lightning = {
 	.name = "lightning",
 	.open = shf_lightning_open,
-	.verify = shf_torch_zip_verify_files,
+	.verify = shf_zip_verify_files,
 };

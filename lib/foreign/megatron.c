@@ -15,6 +15,7 @@
 #include "megatron_dir.h"
 #include "torch_dcp.h"
 #include "torch_zip.h"
+#include "zip_verify.h"
 
 #define SMALL_MAX (UINT64_C(1) << 20)
 #define STATE "optimizer.state."
@@ -237,7 +238,7 @@ static int verify_megatron(struct shf_foreign *f, struct shf_foreign_findings *t
 	for (uint32_t i = 0; i < shf_foreign_files(f) && rc == 0; i++)
 		if (strcmp(shf_foreign_file(f, i)->name, "common.pt") == 0) {
 			to->unproved = false;
-			rc = shf_torch_zip_verify_file(f, i, to, err);
+			rc = shf_zip_verify_file(f, i, to, err);
 			unproved |= to->unproved;
 		}
 	to->unproved = unproved;

@@ -67,7 +67,8 @@ static bool is_rank_folder(const struct shf_sys *sys, int dir, const char *folde
 /* Returns 1 if a directory has a save, and fills in d->ranks. A save of Megatron-Core without
  * metadata.json has not finished; its reader says so. */
 static int megatron_look_at(struct shf_megatron_dir *d, const struct shf_sys *sys, int dir,
-                   const char *path, struct megatron_seen *s, struct sheaf_error *err)
+                            const char *path, struct megatron_seen *s,
+                            struct sheaf_error *err)
 {
 	static const char *const key[] = { "\"sharded_backend\"" };
 	int rc;

@@ -13,6 +13,7 @@
 #include "megatron_dir.h"
 #include "torch_walk.h"
 #include "torch_zip.h"
+#include "zip_verify.h"
 
 static int is_megatron_ranks(const struct shf_sys *sys, int dir, const char *path,
                              const char **why, struct sheaf_error *err)
@@ -230,5 +231,5 @@ const struct shf_foreign_format shf_megatron_ranks = {
 	.name = "megatron.torch",
 	.is_dir = is_megatron_ranks,
 	.open = open_megatron_ranks,
-	.verify = shf_torch_zip_verify_files,
+	.verify = shf_zip_verify_files,
 };

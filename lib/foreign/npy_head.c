@@ -133,16 +133,16 @@ static bool literal_skip_list(struct literal *l)
 static void take_type(struct shf_npy_head *h, const char *name, size_t n)
 {
 	static const char *const known[][2] = {
-		{ "O", "is an array of Python objects, which are pickled" },
-		{ "U", "is an array of texts" }, { "S", "is an array of bytes" },
-		{ "a", "is an array of bytes" }, { "M", "is an array of dates" },
-		{ "m", "is an array of durations" },
-		{ "V", "is an array of a type that its file does not name, such as bfloat16" },
-		{ "f", "is an array of long doubles" }, { "c", "is an array of long doubles" },
+		{ "O", "an array of Python objects, which are pickled" },
+		{ "U", "an array of texts" }, { "S", "an array of bytes" },
+		{ "a", "an array of bytes" }, { "M", "an array of dates" },
+		{ "m", "an array of durations" },
+		{ "V", "an array of a type that its file does not name, such as bfloat16" },
+		{ "f", "an array of long doubles" }, { "c", "an array of long doubles" },
 	};
 	bool big = n && name[0] == '>';
 
-	h->unread = "is an array of an unknown type";
+	h->unread = "an array of an unknown type";
 	if (n && strchr("<>|=", name[0])) {
 		name++;
 		n--;
@@ -157,7 +157,7 @@ static void take_type(struct shf_npy_head *h, const char *name, size_t n)
 		h->dtype = npy_types[i].type;
 		h->pair = npy_types[i].pair;
 		if (big && shf_dtype(h->dtype)->bits > 8)
-			h->unread = "is a big-endian array";
+			h->unread = "a big-endian array";
 	}
 }
 
@@ -185,7 +185,7 @@ static const char *take_entry(struct shf_npy_head *h, struct literal *l, unsigne
 	}
 	literal_space(l);
 	if (l->p < l->end && *l->p == '[') {
-		h->unread = "is a structured array";
+		h->unread = "a structured array";
 		return literal_skip_list(l) ? NULL : odd;
 	}
 	good = literal_text(l, &text, &n);

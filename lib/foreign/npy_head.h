@@ -21,7 +21,7 @@ struct shf_npy_head {
 	int64_t dims[SHF_FOREIGN_DIMS_MAX];
 	uint64_t bytes;                 /* of all items */
 	size_t head_bytes;              /* of the header; set by the caller */
-	const char *unread;             /* NULL, or why the items are not read, such as "is a
+	const char *unread;             /* NULL, or why the items are not read, such as "a
 	                                 * big-endian array"; dtype and bytes are 0 then */
 };
 /* Returns the length of the whole header, of which `first` has the first SHF_NPY_FIRST bytes. 0:

@@ -138,7 +138,7 @@ static int open_npy(struct shf_foreign *f, struct sheaf_error *err)
 	s.packed.bytes = s.packed.decoded = s.region.bytes;
 	rc = npy_read_head(&s, &h);
 	if (rc == 0 && h.unread) {
-		snprintf(why, sizeof(why), "%s, which is not read", h.unread);
+		snprintf(why, sizeof(why), "is %s, which is not read", h.unread);
 		rc = npy_bad(&s, why);
 	}
 	return rc < 0 ? rc : npy_add(&s, &h, NPY_NAME, strlen(NPY_NAME));
@@ -197,7 +197,7 @@ static int npz_add(struct npy_source *s, const struct shf_zip_record *record)
 		return rc;
 	n -= 4;
 	return h.unread ? shf_foreign_note(s->f, s->err, record->raw, n, "%s, which is not read",
-	                                   h.unread + strlen("is "))
+	                                   h.unread)
 	                : npy_add(s, &h, record->raw, n);
 }
 
@@ -216,25 +216,9 @@ static int open_npz(struct shf_foreign *f, struct sheaf_error *err)
 	return rc;
 }
 
-static int verify_npz(struct shf_foreign *f, struct shf_foreign_findings *to,
-                      struct sheaf_error *err)
-{
-	struct shf_arena arena = { 0 };
-	struct shf_region r;
-	struct shf_zip zip;
-	int rc = shf_foreign_region(f, 0, &r, err);
-
-	if (rc == 0)
-		rc = shf_zip_open(&zip, &r, &arena, err);
-	if (rc == 0)
-		rc = shf_zip_verify(&zip, &r, shf_foreign_file(f, 0)->name, 0, to, err);
-	shf_arena_release(&arena);
-	return rc;
-}
-
 const struct shf_foreign_format shf_npz = {
 	.name = "npz",
 	.is_file = is_npz,
 	.open = open_npz,
-	.verify = verify_npz,
+	.verify = shf_zip_verify_files,
 };

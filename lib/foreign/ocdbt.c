@@ -332,7 +332,9 @@ static int add_value(struct body *b, const struct entry *e, struct shf_kv *kv)
 	return db->out->oom ? ocdbt_no_memory(db) : 0;
 }
 
-/* Reads the columns of the values of a leaf. */
+/* Reads where the values of the keys of a leaf are. A leaf has them by columns: the lengths of all
+ * values, then the kinds, then the files and the offsets of those that are in files, and at its end
+ * the bytes of those that are in the leaf itself. */
 static int ocdbt_values(struct body *b, const struct node_ref *node, const struct entry *e,
                        uint64_t n)
 {

@@ -262,8 +262,8 @@ static int walk_file(struct orbax *o, const char *folder, const char *name, cons
 	return kv->oom ? orbax_no_memory(o) : 0;
 }
 
-/* Returns what an entry of a folder is: LINK if it is a link to a folder, which is not followed,
- * because such links can lead in a circle. A link to nothing counts as a file, which is missing. */
+/* Returns what an entry of a folder is: LINK if it is a link to a folder. A link to nothing counts
+ * as a file, which is missing. */
 static int entry_type(const struct orbax *o, int fd, const char *name, const char *path)
 {
 	struct shf_stat st, behind;
@@ -277,6 +277,18 @@ static int entry_type(const struct orbax *o, int fd, const char *name, const cha
 	if (rc < 0 && rc != -ENOENT)
 		return shf_fail_sys(o->err, -rc, "%s/%s", o->f->path, path);
 	return rc == 0 && behind.type == SHF_T_DIR ? SHF_T_LINK : SHF_T_FILE;
+}
+
+/* Links to folders are not followed, because they can lead in a circle. One in an array is refused:
+ * the chunks behind it would be taken for chunks that are not stored, which have the fill value.
+ * Any other one is noted. */
+static int walk_link(struct orbax *o, const char *path, const char *key, bool in_array)
+{
+	if (in_array)
+		return shf_fail(o->err, SHEAF_EFORMAT, "%s/%s: is a link to a folder in an array, "
+		                "which is not followed", o->f->path, path);
+	return shf_foreign_note(o->f, o->err, key, strlen(key), "a link to a folder, which is not "
+	                        "followed");
 }
 
 /* Adds all files of a folder that is an array or is in one, and those of the folders in it. key:
@@ -300,7 +312,9 @@ static int walk_folder(struct orbax *o, const char *folder, const char *key, boo
 			rc = type;
 		else if (type == SHF_T_DIR)
 			rc = walk_folder(o, path, own, in_array, depth + 1, kv);
-		else if (in_array && type != SHF_T_LINK)
+		else if (type == SHF_T_LINK)
+			rc = walk_link(o, path, own, in_array);
+		else if (in_array)
 			rc = walk_file(o, folder, name, own, kv);
 	}
 	folder_end(o, fd, &l);

@@ -13,12 +13,6 @@
 #define SMALL_MAX (UINT64_C(16) << 20)  /* bytes of a small file that is read */
 #define TEXT_MAX 1024
 
-static int json_facts(struct shf_foreign *f, const char *file, const char *prefix,
-                      struct sheaf_error *err)
-{
-	return shf_foreign_json_notes(f, NULL, file, prefix, err);
-}
-
 /* Notes the plain values of a dictionary as <prefix>.<key>. */
 static int dict_facts(struct shf_foreign *f, const struct shf_pk *v, const char *prefix,
                       struct sheaf_error *err)
@@ -172,20 +166,18 @@ static int complete_fact(struct shf_foreign *f, const struct shf_listing *l,
 
 int shf_paddle_facts(struct shf_foreign *f, const struct shf_listing *l, struct sheaf_error *err)
 {
-	static const struct {
-		const char *file, *prefix;
-		int (*read)(struct shf_foreign *f, const char *file, const char *prefix,
-		            struct sheaf_error *err);
-	} files[] = { { "trainer_state.json", "trainer_state", json_facts },
-		{ "trainer_state.bin", "trainer_state", pickle_facts },
-		{ "scheduler.pdparams", "scheduler", pickle_facts },
-		{ "scaler.pdparams", "scaler", pickle_facts } };
+	static const struct { const char *file, *prefix; } files[] = {
+		{ "trainer_state.bin", "trainer_state" }, { "scheduler.pdparams", "scheduler" },
+		{ "scaler.pdparams", "scaler" } };
 	uint64_t n = count_names(l, "rng_state_");
 	int rc = complete_fact(f, l, err);
 
+	if (rc == 0 && shf_listing_has(l, "trainer_state.json"))
+		rc = shf_foreign_json_notes(f, NULL, "trainer_state.json", "trainer_state", err);
+
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]) && rc == 0; i++)
 		if (shf_listing_has(l, files[i].file))
-			rc = files[i].read(f, files[i].file, files[i].prefix, err);
+			rc = pickle_facts(f, files[i].file, files[i].prefix, err);
 	if (rc == 0 && (n || shf_listing_has(l, "rng_state.pth")))
 		rc = shf_foreign_note(f, err, "rng_state", 9, "%" PRIu64 " file%s of random "
 		                      "generators, which are not read", n ? n : 1,

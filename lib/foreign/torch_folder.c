@@ -16,6 +16,7 @@
 #include "sort.h"
 #include "torch_zip.h"
 #include "valid.h"
+#include "zip_verify.h"
 
 #define INDEX_MAX (UINT64_C(256) << 20)
 
@@ -394,5 +395,5 @@ const struct shf_foreign_format shf_torch_folder = {
 	.name = "torch.save (hf)",
 	.is_dir = is_torch_folder,
 	.open = open_torch_folder,
-	.verify = shf_torch_zip_verify_files,
+	.verify = shf_zip_verify_files,
 };

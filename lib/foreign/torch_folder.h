@@ -10,8 +10,8 @@ bool shf_torch_folder_has_weights(const struct shf_listing *l);
 /* Adds them, and compares their index with them. l: the names in the directory. */
 int shf_torch_folder_weights(struct shf_foreign *f, const struct shf_listing *l,
                              struct sheaf_error *err);
-/* Returns 1 if a file of a directory is an archive of torch.save, 2 if it is a legacy one, 0 if it
- * is neither, or a negative code. */
+/* Returns in which format torch.save wrote a file of a directory: 1 for a zip archive, 2 for the
+ * legacy format, 0 if torch.save did not write it, or a negative code. */
 int shf_torch_file_kind(const struct shf_sys *sys, int dir, const char *path, const char *name,
                         struct sheaf_error *err);
 /* Adds all tensors and notes of a file of torch.save, whichever it is. */

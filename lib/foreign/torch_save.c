@@ -30,25 +30,9 @@ static int is_torch_save(const struct shf_region *r, const char **why, struct sh
 	return rc;
 }
 
-static int verify_torch_save(struct shf_foreign *f, struct shf_foreign_findings *to,
-                             struct sheaf_error *err)
-{
-	struct shf_arena arena = { 0 };
-	struct shf_region r;
-	struct shf_zip zip;
-	int rc = shf_foreign_region(f, 0, &r, err);
-
-	if (rc == 0)
-		rc = shf_zip_open(&zip, &r, &arena, err);
-	if (rc == 0)
-		rc = shf_zip_verify(&zip, &r, shf_foreign_file(f, 0)->name, 0, to, err);
-	shf_arena_release(&arena);
-	return rc;
-}
-
 const struct shf_foreign_format shf_torch_save = {
 	.name = "torch.save",
 	.is_file = is_torch_save,
 	.open = shf_lightning_open,
-	.verify = verify_torch_save,
+	.verify = shf_zip_verify_files,
 };

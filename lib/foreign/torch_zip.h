@@ -26,10 +26,4 @@ void shf_torch_zip_release(struct shf_torch_zip *z);
  * of the tensor, for sentences. */
 int shf_torch_zip_place(const struct shf_torch_zip *z, const struct shf_torch_tensor *t,
                         const char *name, uint64_t *at, int64_t *stride, struct sheaf_error *err);
-/* Verifies a file of a checkpoint, or all of them, if it is an archive. Others, except for files of
- * JSON, have no checksums: to->unproved. */
-int shf_torch_zip_verify_file(struct shf_foreign *f, uint32_t file,
-                              struct shf_foreign_findings *to, struct sheaf_error *err);
-int shf_torch_zip_verify_files(struct shf_foreign *f, struct shf_foreign_findings *to,
-                               struct sheaf_error *err);
 #endif

@@ -8,14 +8,14 @@
 #include "mem.h"
 
 #define IN_BYTES (UINT64_C(128) << 10)
-#define STEP_BYTES (UINT64_C(256) << 10)        /* decoded in one step, at most: so many of the
-                                                 * oldest bytes of a full ring are given up */
+#define STEP_BYTES (UINT64_C(256) << 10)        /* decoded in one step, at most. A full ring gives
+                                                 * up as many of its oldest bytes before it */
 #define BLOSC_HEAD 16           /* what blosc adds to bytes that it cannot compress */
 
 void shf_unpacker_init(struct shf_unpacker *u, const struct shf_packed *of, uint64_t room)
 {
 	room = room < of->decoded ? room : of->decoded;
-	*u = (struct shf_unpacker){ .of = of, .room = room ? room : 1 };
+	*u = (struct shf_unpacker){ .of = of, .room = room ? room : 1, .lo = UINT64_MAX };
 }
 
 void shf_unpacker_release(struct shf_unpacker *u)
@@ -176,7 +176,7 @@ int shf_unpacker_read(struct shf_unpacker *u, const struct shf_region *r, uint8_
 		return packed_bad(u, r, "are fewer than they should be when decoded", err);
 	if (p->codec == SHF_CODEC_NONE)
 		return packed_read(p, r, to, n, at, err);
-	if (n && (at < u->lo || !u->out || (!u->codec && !u->hi)))
+	if (n && at < u->lo)
 		rc = unpacker_begin(u, r, err);
 	while (n && rc == 0) {
 		uint64_t some, i = at % u->room;

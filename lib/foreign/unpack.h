@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compressed parts of files, read as what they stand for. A part is decoded from its beginning, and
- * the bytes that were decoded last stay in a buffer: reads that go forward continue there, and a
- * read of what is no longer in the buffer begins again. So a part of any size takes bounded
- * memory. */
+/* Compressed parts of files, read as the bytes that they decode to. A part is decoded from its
+ * beginning, and the bytes that were decoded last stay in a buffer. A read of later bytes decodes
+ * on from there; a read of bytes that are no longer in the buffer decodes from the beginning again.
+ * So a part of any size takes bounded memory. */
 #ifndef SHF_UNPACK_H
 #define SHF_UNPACK_H
 #include "mem.h"
@@ -19,8 +19,8 @@ struct shf_packed {
 	uint64_t at, bytes;             /* where it begins in its file; how long it is */
 	uint64_t decoded;               /* bytes that it stands for */
 	enum shf_codec codec;
-	/* A CRC-32C follows it where it is stored; the last four decoded bytes are one of those
-	 * before them. They are not compared here. */
+	/* sum_after: a CRC-32C follows the part in its file. sum_inside: the last four decoded
+	 * bytes are the CRC-32C of those before them. Neither is compared here. */
 	bool sum_after, sum_inside;
 };
 /* Returns its name, for sentences. */
@@ -35,14 +35,18 @@ struct shf_unpacker {           /* a part that is being read */
 	                                 * in which byte i of what is decoded is at i % room */
 	uint64_t room;
 	uint64_t fed;                   /* bytes of the part that were read from the file */
-	uint64_t lo, hi;                /* what of the decoded bytes is in the ring */
+	uint64_t lo, hi;                /* decoded bytes that are in the ring: from lo to before hi.
+	                                 * lo is UINT64_MAX if decoding must begin at the first byte
+	                                 * of the part */
 	size_t in_i, in_n;              /* of `in`: what is next; how many bytes it has */
 	bool ended;                     /* the codec has seen the end */
 };
-/* room: see above; the ring is never larger than the part needs. */
+/* room: bytes of the ring, which is never larger than what the part stands for. */
 void shf_unpacker_init(struct shf_unpacker *u, const struct shf_packed *of, uint64_t room);
 void shf_unpacker_release(struct shf_unpacker *u);
-/* Returns how much memory it takes while it is being read. */
+/* Returns how much memory it keeps between reads. The window of a zstd frame is not counted: mostly
+ * a few MiB, at most 128 MiB. While a part of blosc is decoded, it is in memory as it is stored,
+ * too. */
 uint64_t shf_unpacker_bytes(const struct shf_unpacker *u);
 /* Reads n decoded bytes from byte `at` on. r: the file. EFORMAT: the part is damaged, ends earlier,
  * or goes on after `decoded` bytes, which is found out when the last byte is read. */

@@ -5,7 +5,6 @@
 #include "zarr.h"
 #include <inttypes.h>
 #include <string.h>
-#include "crc32.h"
 #include "dtype.h"
 #include "err.h"
 #include "valid.h"
@@ -140,8 +139,8 @@ static int add_chunk(struct zarr_adding *a, const struct shf_kv *kv, const int64
 {
 	struct shf_foreign *f = a->s->f;
 	const struct shf_zarr_coding *c = &a->z.coding;
-	int64_t *own = shf_foreign_numbers(f, 2 * (size_t)a->ndim), *count = own + a->ndim;
-	struct shf_foreign_piece p = { .start = own, .count = count, .stride = a->stride,
+	int64_t *own = shf_foreign_numbers(f, 2 * (size_t)a->ndim), *count;
+	struct shf_foreign_piece p = { .start = own, .stride = a->stride,
 		.file = kv->file, .at = kv->at };
 	struct shf_packed packed = { .here = kv->here, .at = kv->at, .bytes = kv->bytes,
 		.decoded = a->chunk_bytes + (c->crc_inside ? CRC_BYTES : 0), .codec = c->codec,
@@ -150,6 +149,7 @@ static int add_chunk(struct zarr_adding *a, const struct shf_kv *kv, const int64
 
 	if (!own)
 		return zarr_no_memory(a->s, a->err);
+	p.count = count = own + a->ndim;
 	for (int d = 0; d < a->ndim; d++) {
 		bool is_pair = d == a->z.ndim;
 
@@ -181,7 +181,6 @@ static int add_shard(struct zarr_adding *a, const struct shf_kv *kv, const int64
 {
 	const struct shf_zarr_array *z = &a->z;
 	struct shf_buf index = SHF_BUF_INIT;
-	struct shf_crc32 crc;
 	struct shf_kv part = *kv;
 	uint64_t n = 1, bytes;
 	int64_t at[SHF_ZARR_DIMS_MAX] = { 0 };
@@ -199,9 +198,9 @@ static int add_shard(struct zarr_adding *a, const struct shf_kv *kv, const int64
 	if (!z->index_first)
 		part.at += kv->bytes - bytes;
 	rc = shf_kv_read(a->s->f, &part, bytes, &index, a->err);
-	shf_crc32c_init(&crc);
 	if (rc == 0 && z->index_crc &&
-	    shf_crc32_more(&crc, 0, index.data, (size_t)(16 * n)) != shf_get32(index.data + 16 * n))
+	    shf_crc32_more(&a->s->crc, 0, index.data, (size_t)(16 * n)) !=
+	    shf_get32(index.data + 16 * n))
 		rc = shf_fail(a->err, SHEAF_EFORMAT, "%s: %.*s is a shard whose index has another "
 		              "CRC-32C: it is damaged", a->s->path, shf_name_show(kv->key),
 		              kv->key);
@@ -209,18 +208,18 @@ static int add_shard(struct zarr_adding *a, const struct shf_kv *kv, const int64
 		uint64_t off = shf_get64(index.data + 16 * i);
 		uint64_t len = shf_get64(index.data + 16 * i + 8);
 		int64_t first[SHF_ZARR_DIMS_MAX];
-		bool outside = false;
+		bool stored = off != MISSING || len != MISSING;
 
 		for (d = 0; d < z->ndim; d++) {
 			first[d] = start[d] + at[d] * z->inner[d];
-			outside |= first[d] >= z->shape[d];
+			stored &= first[d] < z->shape[d];
 		}
-		if (!outside && (off != MISSING || len != MISSING)) {
+		if (stored && (off > kv->bytes || len > kv->bytes - off)) {
+			rc = array_bad(a, "has a shard with a chunk beyond its end");
+		} else if (stored) {
 			part = (struct shf_kv){ kv->key, kv->here ? kv->here + off : NULL,
 				kv->at + off, len, kv->file };
-			rc = off > kv->bytes || len > kv->bytes - off
-			   ? array_bad(a, "has a shard with a chunk beyond its end")
-			   : add_chunk(a, &part, first, z->inner);
+			rc = add_chunk(a, &part, first, z->inner);
 		}
 		for (d = z->ndim - 1; d >= 0 && ++at[d] == z->chunk[d] / z->inner[d]; d--)
 			at[d] = 0;
@@ -370,6 +369,7 @@ int shf_zarr_add(struct shf_zarr_store *s, struct sheaf_error *err)
 {
 	int rc = 0;
 
+	shf_crc32c_init(&s->crc);
 	for (size_t i = 0; i < s->n && rc == 0; i++) {
 		size_t n;
 		int version = is_metadata(s->kv[i].key, &n);
@@ -393,9 +393,7 @@ static int sum_part(const struct shf_crc32 *crc, const struct shf_packed *p, uin
 	uint8_t last[CRC_BYTES] = { 0 };
 	int rc = 0;
 
-	shf_unpacker_init(&u, p, VERIFY_CHUNK);
-	if (p->codec == SHF_CODEC_BLOSC)
-		shf_unpacker_init(&u, p, SHF_UNPACK_ROOM);
+	shf_unpacker_init(&u, p, p->codec == SHF_CODEC_BLOSC ? SHF_UNPACK_ROOM : VERIFY_CHUNK);
 	*sum = 0;
 	for (uint64_t at = 0; at < n && rc == 0; at += VERIFY_CHUNK) {
 		uint64_t some = n - at < VERIFY_CHUNK ? n - at : VERIFY_CHUNK;

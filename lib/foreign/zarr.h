@@ -2,6 +2,7 @@
 /* Arrays of Zarr in a store of keys: a directory, or a database OCDBT. */
 #ifndef SHF_ZARR_H
 #define SHF_ZARR_H
+#include "crc32.h"
 #include "ocdbt.h"
 
 struct shf_zarr_store {
@@ -12,6 +13,7 @@ struct shf_zarr_store {
 	const char *path;               /* of the store, for sentences */
 	const char *prefix;             /* of the names of all tensors */
 	bool all_stored;                /* the program stored every chunk, so none may be missing */
+	struct shf_crc32 crc;           /* tables of CRC-32C; made by shf_zarr_add */
 	struct shf_buf names;           /* out, owned: of const char *, in the arena: of the arrays,
 	                                 * those that are not read too */
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "zip_verify.h"
 #include <inttypes.h>
+#include <string.h>
 #include "crc32.h"
 #include "err.h"
 #include "valid.h"
@@ -75,5 +76,47 @@ int shf_zip_verify(const struct shf_zip *zip, const struct shf_region *r, const 
 	}
 	shf_free(crc);
 	shf_free(buf);
+	return rc;
+}
+
+int shf_zip_verify_file(struct shf_foreign *f, uint32_t file,
+                        struct shf_foreign_findings *to, struct sheaf_error *err)
+{
+	const struct shf_foreign_file *x = shf_foreign_file(f, file);
+	struct shf_arena arena = { 0 };
+	uint8_t head[4] = { 0 };
+	struct shf_region r;
+	struct shf_zip zip;
+	int rc = shf_foreign_region(f, file, &r, err);
+
+	if (rc < 0)
+		return rc;
+	rc = r.bytes < sizeof(head) ? 0 : shf_region_read(&r, head, sizeof(head), 0, err);
+	if (rc == 0 && shf_get32(head) == SHF_ZIP_MAGIC) {
+		rc = shf_zip_open(&zip, &r, &arena, err);
+		if (rc == 0)
+			rc = shf_zip_verify(&zip, &r, x->shown, 0, to, err);
+	} else if (rc == 0) {
+		size_t n = strlen(x->name);
+
+		to->unproved |= n < 5 || strcmp(x->name + n - 5, ".json");
+	}
+	shf_foreign_region_end(f, file);
+	shf_arena_release(&arena);
+	return rc;
+}
+
+int shf_zip_verify_files(struct shf_foreign *f, struct shf_foreign_findings *to,
+                         struct sheaf_error *err)
+{
+	bool unproved = false;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < shf_foreign_files(f) && rc == 0; i++) {
+		to->unproved = false;
+		rc = shf_zip_verify_file(f, i, to, err);
+		unproved |= to->unproved;
+	}
+	to->unproved = unproved;
 	return rc;
 }

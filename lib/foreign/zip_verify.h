@@ -10,4 +10,11 @@
  * after findings, too. */
 int shf_zip_verify(const struct shf_zip *zip, const struct shf_region *r, const char *file,
                    uint64_t at, struct shf_foreign_findings *to, struct sheaf_error *err);
+/* Verifies a file of a checkpoint if it is an archive. Any other file has no checksums:
+ * to->unproved, unless it is a file of JSON. */
+int shf_zip_verify_file(struct shf_foreign *f, uint32_t file,
+                        struct shf_foreign_findings *to, struct sheaf_error *err);
+/* The function verify of a format: verifies all files. */
+int shf_zip_verify_files(struct shf_foreign *f, struct shf_foreign_findings *to,
+                         struct sheaf_error *err);
 #endif

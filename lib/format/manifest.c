@@ -194,3 +194,11 @@ int shf_manifest_encode(struct shf_buf *out, const struct shf_manifest *m, struc
 	}
 	return rc;
 }
+
+const char *shf_manifest_note(const struct shf_manifest *m, const char *key)
+{
+	for (size_t i = 0; i < m->notes_n; i++)
+		if (strcmp(m->notes[i].key, key) == 0)
+			return m->notes[i].value;
+	return NULL;
+}

@@ -51,4 +51,6 @@ int shf_manifest_encode(struct shf_buf *out, const struct shf_manifest *m, struc
  * "sheaf" is above 1, or "needs" has a member. Unknown members are ignored. */
 int shf_manifest_decode(struct shf_manifest *m, struct shf_arena *arena, const uint8_t *bytes,
                         size_t n, const char *where, struct sheaf_error *err);
+/* Returns the text of the note of this key, or NULL. */
+const char *shf_manifest_note(const struct shf_manifest *m, const char *key);
 #endif

@@ -11,6 +11,7 @@
 #include "mf_check.h"
 #include "run_env.h"
 #include "run_files.h"
+#include "step_foreign.h"
 #include "valid.h"
 #include "version.h"
 
@@ -18,42 +19,11 @@
 
 /* ---- the number of the step ---- */
 
-static const char *import_note(const struct shf_manifest *m, const char *key)
-{
-	for (size_t i = 0; i < m->notes_n; i++)
-		if (strcmp(m->notes[i].key, key) == 0)
-			return m->notes[i].value;
-	return NULL;
-}
-
-/* Reads a number of 1 to 18 digits. */
-static bool is_number(const char *text, int64_t *number)
-{
-	int64_t n = 0;
-	size_t i;
-
-	for (i = 0; i < 18 && text[i] >= '0' && text[i] <= '9'; i++)
-		n = 10 * n + (text[i] - '0');
-	if (i == 0 || text[i])
-		return false;
-	*number = n;
-	return true;
-}
-
 int shf_import_number(int64_t *number, struct sheaf_checkpoint *step, int64_t asked,
                       struct sheaf_error *err)
 {
-	static const char *const keys[] = { "step", "global_step", "iteration",
-		"trainer_state.global_step" };
-
 	step = shf_step_behind_maps(step);
-	*number = asked >= 0 ? asked : step->sound ? step->manifest.step : -1;
-	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]) && *number < 0; i++) {
-		const char *text = import_note(&step->manifest, keys[i]);
-
-		if (text)
-			(void)is_number(text, number);
-	}
+	*number = asked >= 0 ? asked : shf_step_said_number(step);
 	if (*number < 0 && step->manifest.notes_n)
 		return shf_fail(err, SHEAF_EINVAL, "%s: does not say which step it is, because it "
 		                "has no number named step, global_step or iteration; name it, as "
@@ -126,8 +96,8 @@ static int import_head(struct shf_import *m, struct sheaf_error *err)
 	to->version = SHEAF_VERSION_TEXT;
 	to->commit = SHEAF_COMMIT_TEXT;
 	to->compiler = SHEAF_COMPILER_TEXT;
-	to->config = import_note(to, "config.digest");
-	to->mesh = import_note(to, "mesh");
+	to->config = shf_manifest_note(to, "config.digest");
+	to->mesh = shf_manifest_note(to, "mesh");
 	to->no_dir_fsync = m->dst.no_dir_fsync;
 	to->file_bytes_max = m->opts->how.file_bytes_max;
 	to->ranks = m->step->sound ? from->ranks : 1;

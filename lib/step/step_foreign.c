@@ -98,6 +98,38 @@ int shf_step_foreign_files(struct sheaf_checkpoint *step, struct sheaf_error *er
 	return 0;
 }
 
+/* Reads a number of 1 to 18 digits. */
+static bool is_number(const char *text, int64_t *number)
+{
+	int64_t n = 0;
+	size_t i;
+
+	for (i = 0; i < 18 && text[i] >= '0' && text[i] <= '9'; i++)
+		n = 10 * n + (text[i] - '0');
+	if (i == 0 || text[i])
+		return false;
+	*number = n;
+	return true;
+}
+
+int64_t shf_step_said_number(struct sheaf_checkpoint *step)
+{
+	static const char *const keys[] = { "step", "global_step", "iteration",
+		"trainer_state.global_step" };
+	int64_t number = -1;
+
+	step = shf_step_behind_maps(step);
+	if (step->sound)
+		return step->manifest.step;
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+		const char *text = shf_manifest_note(&step->manifest, keys[i]);
+
+		if (text && is_number(text, &number))
+			break;
+	}
+	return number;
+}
+
 /* Says, for a person, why the headers were read instead of the index. */
 static int report_index(struct sheaf_checkpoint *step, struct sheaf_error *err)
 {

@@ -2008,6 +2008,9 @@ blind("zarr_crc_not_compared", "a chunk is not compared with its CRC-32C",
 bug("orbax_unfinished_item", "an item whose save has not finished is left out",
     "foreign/orbax.c:add_items", "rc = strstr(name, TEMPORARY)", "rc = strstr(name, TEMPORARY) && "
     "!MUTANT", ORBAX + "items_of_a_save")
+bug("zarr_link_passed_over", "chunks behind a link to a folder get the fill value",
+    "foreign/orbax.c:walk_link", "if (in_array)", "if (in_array && !MUTANT)",
+    ORBAX + "links_to_folders")
 GGUF = "sim/test_gguf: "
 bug("gguf_dims_forward", "the dimensions of a tensor of GGUF are taken in the order of the file",
     "foreign/gguf.c:gguf_dims", "dims[n - 1 - d] = (int64_t)v;",
@@ -2237,7 +2240,7 @@ bug("export_power_of_this_update", "Paddle gets the powers of the betas of the l
     "(uint64_t)adam.step + !MUTANT",
     "sim/test_export_paddle: powers_of_the_betas")
 bug("export_moves_not_past_powers", "tensors of Paddle lie where the powers of the betas are",
-    "export/export_paddle.c:list_tensors", ".off = c->bytes.len + t->off",
+    "export/export_paddle_unified.c:list_tensors", ".off = c->bytes.len + t->off",
     ".off = (MUTANT ? 0 : c->bytes.len) + t->off",
     "sim/test_export_paddle: all_families_load")
 bug("export_moments_exchanged", "DeepSpeed gets the second moments as the first ones",

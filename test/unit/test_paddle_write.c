@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pickles with arrays are read by lib/foreign, out of a file that is never stored: the bytes of its
- * tensors are zeros. Each array lies where it was placed, at a multiple of 8. */
+/* Files of paddle.save, as lib/export writes them, are read by lib/foreign. Some are too large to
+ * be stored, so a read of such a file gives the bytes that were written beside the tensors, and
+ * zeros for the tensors. Each array must be at the offset that it was given, a multiple of 8. */
 #include "t.h"
 
 #include "numpy_array.h"

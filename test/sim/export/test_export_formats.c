@@ -91,15 +91,7 @@ static struct simdisk *saved_on(enum simdisk_model model, int64_t rows, int bigs
 
 static uint64_t wanted(struct simdisk *base)
 {
-	struct simdisk *disk = simdisk_twin(base);
-	struct written e = exported(disk);
-	uint64_t hash;
-
-	CHECK_RC(e.rc, 0, &e.err);
-	hash = simdisk_hash(disk, kind->to);
-	CHECK(hash != 0);
-	simdisk_free(disk);
-	return hash;
+	return hash_of(base, kind->to, exported);
 }
 
 /* ---- archives, read without the code that they are made and read with ---- */
@@ -340,24 +332,9 @@ TEST(each_allocation_of_an_export_may_fail)
 	simdisk_free(base);
 }
 
-static const char *judge(const void *arg, struct simdisk *disk, int64_t cut, char why[300])
+static const char *judge(const void *story, struct simdisk *disk, int64_t cut, char why[300])
 {
-	const struct story *story = arg;
-	struct written e;
-
-	if (!simdisk_exists(disk, kind->to)) {
-		if (cut >= story->acked)
-			return snprintf(why, 300, "what was written is gone"), why;
-		e = exported(disk);
-		if (e.rc < 0)
-			return snprintf(why, 300, "the next export: %.200s", e.err.msg), why;
-	}
-	(void)simdisk_remove(disk, "out/dcp/.sheaf-export");
-	(void)simdisk_remove(disk, "out/uc/.sheaf-export");
-	(void)simdisk_remove(disk, "out/fc/.sheaf-export");
-	if (simdisk_hash(disk, kind->to) != story->was)
-		return snprintf(why, 300, "%s is not whole", kind->to), why;
-	return "";
+	return judge_hash(story, disk, cut, why, kind->to, exported);
 }
 
 static void cuts(enum simdisk_model model)

@@ -64,15 +64,7 @@ static struct simdisk *saved(void)
 /* What an export makes of this disk's step. */
 static uint64_t wanted(struct simdisk *base)
 {
-	struct simdisk *disk = simdisk_twin(base);
-	struct written e = exported(disk);
-	uint64_t hash;
-
-	CHECK_RC(e.rc, 0, &e.err);
-	hash = simdisk_hash(disk, TO);
-	CHECK(hash != 0);
-	simdisk_free(disk);
-	return hash;
+	return hash_of(base, TO, exported);
 }
 
 /* An export places tensors in files as a save does, so its files are those of the step. */
@@ -468,22 +460,9 @@ TEST(each_allocation_of_an_export_may_fail)
 	simdisk_free(base);
 }
 
-static const char *judge(const void *arg, struct simdisk *disk, int64_t cut, char why[300])
+static const char *judge(const void *story, struct simdisk *disk, int64_t cut, char why[300])
 {
-	const struct story *story = arg;
-	struct written e;
-
-	if (!simdisk_exists(disk, TO)) {
-		if (cut >= story->acked)
-			return snprintf(why, 300, "what was written is gone"), why;
-		e = exported(disk);
-		if (e.rc < 0)
-			return snprintf(why, 300, "the next export: %.200s", e.err.msg), why;
-	}
-	(void)simdisk_remove(disk, TO "/" MARK);
-	if (simdisk_hash(disk, TO) != story->was)
-		return snprintf(why, 300, "the directory is not whole"), why;
-	return "";
+	return judge_hash(story, disk, cut, why, TO, exported);
 }
 
 static void cuts(enum simdisk_model model)

@@ -73,20 +73,7 @@ static struct simdisk *exported(const struct shf_export_opts *how)
 
 static void held(struct hand *h)
 {
-	static const char *const families[] = { "model", "master_weights", "optimizer",
-		"optimizer" };
-	static const char *const tails[] = { "", "", "/moment1_0", "/moment2_0" };
-
-	for (int i = 0; i < N; i++)
-		for (int k = 0; k < 4; k++) {
-			const struct dspd_param *p = &params[i];
-			const char *name = hand_text(h, p->name, tails[k]);
-			struct sheaf_slice *s = hand_add(h, families[k], name,
-				k ? SHEAF_F32 : SHEAF_BF16, p->ndim, (int)p->shape[0],
-				(int)p->shape[1]);
-
-			hand_cut(s, h->play->variant % p->ndim, h->rank, h->ranks);
-		}
+	dspd_hold(h, params, N);
 }
 
 TEST(all_families_load_in_any_layout_from_files_of_any_size)
@@ -104,6 +91,17 @@ TEST(all_families_load_in_any_layout_from_files_of_any_size)
 			LOADED(p);
 			simdisk_free(disk);
 		}
+	}
+}
+
+/* Makes the powers of betas 0.5 and 0.75 that Paddle has after so many updates: those of the next
+ * one. */
+static void powers_after(float want[2], int updates)
+{
+	want[0] = want[1] = 1;
+	for (int i = 0; i < updates + 1; i++) {
+		want[0] *= 0.5f;
+		want[1] *= 0.75f;
 	}
 }
 
@@ -129,7 +127,7 @@ static float value_of(const char *bytes, const char *name)
 TEST(powers_of_the_betas_are_those_of_the_next_update)
 {
 	struct shf_export_opts how = whole(UC, 0.5, 0.75);
-	float want[2] = { 1, 1 };
+	float want[2];
 	struct simdisk *disk;
 	char *bytes;
 	size_t n;
@@ -138,10 +136,7 @@ TEST(powers_of_the_betas_are_those_of_the_next_update)
 	disk = exported(&how);
 	bytes = simdisk_get(disk, TO "/optimizer-00001-of-00001.safetensors", &n);
 	CHECK(bytes != NULL);
-	for (int i = 0; i < STEP + 1; i++) {
-		want[0] *= 0.5f;
-		want[1] *= 0.75f;
-	}
+	powers_after(want, STEP);
 	CHECK(value_of(bytes, "w/beta1_pow_acc_0") == want[0]);
 	CHECK(value_of(bytes, "w/beta2_pow_acc_0") == want[1]);
 	CHECK(value_of(bytes, "one/beta1_pow_acc_0") == want[0]);
@@ -177,7 +172,7 @@ TEST(a_flex_checkpoint_has_the_names_and_powers_that_its_trainer_has)
 		"w.beta2_pow_acc_0", "one.beta2_pow_acc_0" };
 	struct shf_export_opts how = whole(FC, 0.5, 0.75);
 	struct simdisk *disk;
-	float want[2] = { 1, 1 };
+	float want[2];
 	char *bytes;
 	size_t n;
 
@@ -185,10 +180,7 @@ TEST(a_flex_checkpoint_has_the_names_and_powers_that_its_trainer_has)
 	disk = exported(&how);
 	bytes = simdisk_get(disk, TO "/optimizer_state/0_0.distcp", &n);
 	CHECK(bytes != NULL);
-	for (int i = 0; i < STEP + 1; i++) {
-		want[0] *= 0.5f;
-		want[1] *= 0.75f;
-	}
+	powers_after(want, STEP);
 	for (int i = 0; i < 4; i++)
 		CHECK(number_of(bytes, n, keys[i]) == want[i / 2]);
 	CHECK(memmem(bytes, n, "v.moment2_0", 11) != NULL);

@@ -12,6 +12,7 @@
 #include "t.h"
 #undef main
 #include "foreign_plays.h"
+#include "megatronfile.h"
 #include "rewritten.h"
 #include "save_attach.h"
 
@@ -68,35 +69,14 @@ static struct simdisk *saved(enum simdisk_model model, int stage, int n)
 
 static uint64_t wanted(struct simdisk *base)
 {
-	struct simdisk *disk = simdisk_twin(base);
-	struct written e = exported(disk);
-	uint64_t hash;
-
-	CHECK_RC(e.rc, 0, &e.err);
-	hash = simdisk_hash(disk, TO);
-	CHECK(hash != 0);
-	simdisk_free(disk);
-	return hash;
+	return hash_of(base, TO, exported);
 }
 
 /* ---- what is written ---- */
 
 static void held(struct hand *h)
 {
-	static const char *const families[] = { "model", "master_weights", "optimizer",
-		"optimizer" };
-	static const char *const tails[] = { "", "", "/moment1_0", "/moment2_0" };
-
-	for (int i = 0; i < N; i++)
-		for (int k = 0; k < 4; k++) {
-			const struct dspd_param *p = &params[i];
-			const char *name = hand_text(h, p->name, tails[k]);
-			struct sheaf_slice *s = hand_add(h, families[k], name,
-				k ? SHEAF_F32 : SHEAF_BF16, p->ndim, (int)p->shape[0],
-				(int)p->shape[1]);
-
-			hand_cut(s, h->play->variant % p->ndim, h->rank, h->ranks);
-		}
+	dspd_hold(h, params, N);
 }
 
 TEST(all_families_load_in_any_layout)
@@ -179,6 +159,29 @@ TEST(what_was_exported_says_its_step_and_betas_and_is_exported_again)
 	CHECK_RC(e.rc, 0, &e.err);
 	CHECK(simdisk_hash(disk, "out/again/global_step9_universal/zero") ==
 	      simdisk_hash(disk, FOLDER "/zero"));
+	simdisk_free(disk);
+}
+
+TEST(the_folder_has_the_number_that_another_program_says)
+{
+	static const struct megatron_tensor all[] = {
+		{ "w", "model", "w", SHEAF_BF16, { 3, 4, 5 }, { 1, 1, 1 }, false },
+		{ "optimizer.state.fp32_param.w", "master_weights", "w", SHEAF_F32, { 3, 4, 5 },
+		  { 1, 1, 1 }, false },
+		{ "optimizer.state.exp_avg.w", "optimizer", "w/moment1_0", SHEAF_F32, { 3, 4, 5 },
+		  { 1, 1, 1 }, false },
+		{ "optimizer.state.exp_avg_sq.w", "optimizer", "w/moment2_0", SHEAF_F32,
+		  { 3, 4, 5 }, { 1, 1, 1 }, false },
+	};
+	struct simdisk *disk = saved(SIMDISK_EXT4, 1, 1);
+	struct written e;
+
+	megatron_dist(disk, "in/megatron", all, 4, MEGATRON_SOUND);     /* its iteration is 7 */
+	from = "in/megatron";
+	how.adam_step = 3;
+	e = exported(disk);
+	CHECK_RC(e.rc, 0, &e.err);
+	CHECK(simdisk_exists(disk, TO "/global_step7_universal/zero/w/fp32.pt"));
 	simdisk_free(disk);
 }
 
@@ -355,22 +358,9 @@ TEST(an_export_that_was_killed_is_continued)
 	simdisk_free(base);
 }
 
-static const char *judge(const void *arg, struct simdisk *disk, int64_t cut, char why[300])
+static const char *judge(const void *story, struct simdisk *disk, int64_t cut, char why[300])
 {
-	const struct story *story = arg;
-	struct written e;
-
-	if (!simdisk_exists(disk, TO)) {
-		if (cut >= story->acked)
-			return snprintf(why, 300, "what was written is gone"), why;
-		e = exported(disk);
-		if (e.rc < 0)
-			return snprintf(why, 300, "the next export: %.200s", e.err.msg), why;
-	}
-	(void)simdisk_remove(disk, TO "/.sheaf-export");
-	if (simdisk_hash(disk, TO) != story->was)
-		return snprintf(why, 300, "%s is not whole", TO), why;
-	return "";
+	return judge_hash(story, disk, cut, why, TO, exported);
 }
 
 static void cuts(enum simdisk_model model)

@@ -9,7 +9,7 @@
 #include "foreign_dir.h"
 #include "t.h"
 #include "foreign_plays.h"
-#include "starve.h"
+#include "foreign_starved.h"
 
 #define DIR_DS "ds"
 #define SAVE DIR_DS "/global_step9"
@@ -632,41 +632,13 @@ static struct simdisk *save_number(int i)
 	return disk;
 }
 
-/* The n-th allocation fails; 0: none. Returns the code. *digest: of what is listed. */
-static int open_hungry(struct simdisk *disk, long n, uint64_t *digest)
-{
-	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
-	struct shf_foreign *f = NULL;
-	struct sheaf_error err;
-	int rc;
-
-	starved = false;
-	starve_left = n;
-	rc = shf_foreign_open(&f, sys, DIR_DS, &err);
-	starve_left = 0;
-	*digest = rc < 0 ? 0 : shf_foreign_digest(f);
-	shf_foreign_free(f);
-	CHECK_INT(simdisk_open_n(sys), 0);
-	return rc;
-}
-
 /* A few places can do without the memory. */
 TEST(each_allocation_may_fail)
 {
 	for (int i = 0; i < 4; i++) {
 		struct simdisk *disk = save_number(i);
-		uint64_t want, digest;
-		long n = 0, failed = 0;
 
-		CHECK_INT(open_hungry(disk, 0, &want), 0);
-		do {
-			int rc = open_hungry(disk, ++n, &digest);
-
-			if (rc < 0 ? rc != SHEAF_ENOMEM || !starved : digest != want)
-				fail_msg("allocation %ld: %d", n, rc);
-			failed += rc < 0;
-		} while (starved);
-		CHECK(n > 100 && failed > n - 10);
+		foreign_survives(disk, DIR_DS, 1, 8);
 		simdisk_free(disk);
 	}
 }

@@ -9,7 +9,7 @@
 #include "t.h"
 #include "foreign_plays.h"
 #include "packedfile.h"
-#include "starve.h"
+#include "foreign_starved.h"
 #include "zarrfile.h"
 
 static const struct torch_tensor all[] = {
@@ -574,48 +574,13 @@ TEST(a_model_with_a_folder_of_arrays_beside_it_is_no_store)
 
 /* ---- failures of the machine ---- */
 
-static int open_hungry(struct simdisk *disk, long n, uint64_t *digest)
-{
-	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
-	struct shf_foreign *f = NULL;
-	struct sheaf_error err;
-	uint8_t some[256];
-	size_t of;
-	int rc;
-
-	starved = false;
-	starve_left = n;
-	rc = shf_foreign_open(&f, sys, "z", &err);
-	for (size_t i = 0; rc == 0 && i < 2; i++) {
-		const struct shf_foreign_tensor *t = shf_foreign_tensors(f, &of);
-
-		rc = shf_foreign_gather(f, &t[i], some, sizeof(some), 0, &err);
-	}
-	starve_left = 0;
-	*digest = rc < 0 ? 0 : shf_foreign_digest(f);
-	shf_foreign_free(f);
-	CHECK_INT(simdisk_open_n(sys), 0);
-	return rc;
-}
-
 TEST(each_allocation_may_fail)
 {
 	for (int i = 0; i < 2; i++) {
 		struct simdisk *disk = stored(i ? 9 : 1, i ? &(struct ocdbt_how){ .per_node = 4,
 		                              .zstd = true, .inlined = 30 } : NULL);
-		uint64_t want, digest;
-		long n = t_from(T_STRIDE), failed = 0, tried = 0;
 
-		CHECK_INT(open_hungry(disk, 0, &want), 0);
-		do {
-			int rc = open_hungry(disk, n += T_STRIDE, &digest);
-
-			tried++;
-			if (rc < 0 ? rc != SHEAF_ENOMEM || !starved : digest != want)
-				fail_msg("allocation %ld: %d", n, rc);
-			failed += rc < 0;
-		} while (starved);
-		CHECK(tried > 5 && failed > tried - 10);
+		foreign_survives(disk, "z", T_STRIDE, 8);
 		simdisk_free(disk);
 	}
 }
@@ -632,14 +597,14 @@ TEST(each_call_may_fail)
 		uint64_t want, digest;
 		int failed = 0;
 
-		CHECK_INT(open_hungry(disk, 0, &want), 0);
+		CHECK_INT(foreign_starved(disk, "z", 0, &want), 0);
 		simdisk_free(disk);
 		for (int nth = 1; fired; nth++) {
 			int rc;
 
 			disk = stored(i ? 9 : 0, i ? &db : NULL);
 			simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = EACCES });
-			rc = open_hungry(disk, 0, &digest);
+			rc = foreign_starved(disk, "z", 0, &digest);
 			fired = simdisk_fired(disk) > 0;
 			if (rc < 0 ? rc != SHEAF_EIO && rc != SHEAF_EFORMAT : digest != want)
 				fail_msg("call %d: %d", nth, rc);
@@ -650,13 +615,19 @@ TEST(each_call_may_fail)
 	}
 }
 
-TEST(links_to_folders_are_not_followed_and_those_to_nothing_are_missing_files)
+TEST(links_to_folders_are_noted_or_refused_and_those_to_nothing_are_missing_files)
 {
 	struct simdisk *disk = stored(0, NULL);
 	struct sheaf_error err;
+	char note[400];
 
-	CHECK_INT(simdisk_symlink(disk, "../a.w", "z/a.w/loop"), 0);
-	CHECK_RC(opens(disk, NULL, &err), 0, &err);
+	CHECK_INT(simdisk_symlink(disk, "a.w", "z/other"), 0);
+	CHECK_RC(foreign_opens(disk, "z", "other", note, &err), 0, &err);
+	CHECK(strcmp(note, "a link to a folder, which is not followed") == 0);
 	CHECK_INT(simdisk_symlink(disk, "nowhere", "z/a.w/9.9"), 0);
 	refused(disk, "z/a.w/9.9: missing");
+
+	disk = stored(0, NULL);
+	CHECK_INT(simdisk_symlink(disk, "../a.w", "z/a.w/loop"), 0);
+	refused(disk, "z/a.w/loop: is a link to a folder in an array, which is not followed");
 }

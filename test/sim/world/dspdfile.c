@@ -581,3 +581,21 @@ void dspd_universal(struct simdisk *disk, const char *dir, const struct dspd_pla
 			put_archive(disk, dir, name, "archive", &b, &s);
 		}
 }
+
+void dspd_hold(struct hand *h, const struct dspd_param *params, int n)
+{
+	static const char *const families[] = { "model", "master_weights", "optimizer",
+		"optimizer" };
+	static const char *const tails[] = { "", "", "/moment1_0", "/moment2_0" };
+
+	for (int i = 0; i < n; i++)
+		for (int k = 0; k < 4; k++) {
+			const struct dspd_param *p = &params[i];
+			const char *name = hand_text(h, p->name, tails[k]);
+			struct sheaf_slice *s = hand_add(h, families[k], name,
+				k ? SHEAF_F32 : SHEAF_BF16, p->ndim, (int)p->shape[0],
+				(int)p->shape[1], (int)p->shape[2]);
+
+			hand_cut(s, h->play->variant % p->ndim, h->rank, h->ranks);
+		}
+}

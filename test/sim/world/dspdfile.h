@@ -50,4 +50,7 @@ void dspd_save(struct simdisk *disk, const char *dir, const struct dspd_plan *p)
  * that is left out, as "w/fp32", or NULL. */
 void dspd_universal(struct simdisk *disk, const char *dir, const struct dspd_plan *p, bool flat,
                     const char *without);
+/* Holds the weights, the fp32 weights and both moments of n parameters, each cut into one part for
+ * each rank. The parameters must have a group. */
+void dspd_hold(struct hand *h, const struct dspd_param *params, int n);
 #endif

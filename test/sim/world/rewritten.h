@@ -121,6 +121,45 @@ struct story {
 	int64_t acked;                  /* the cut at which the call had succeeded */
 };
 
+/* Judges what a cut has left of the directory or file `to`: it is there as a whole, with the hash
+ * story->was, or `again` makes it. A cut may leave the mark of an export in a directory. */
+static inline const char *judge_hash(const struct story *story, struct simdisk *disk, int64_t cut,
+                                     char why[300], const char *to,
+                                     struct written (*again)(struct simdisk *disk))
+{
+	char mark[200];
+
+	if (!simdisk_exists(disk, to)) {
+		struct written w;
+
+		if (cut >= story->acked)
+			return snprintf(why, 300, "what was written is gone"), why;
+		w = again(disk);
+		if (w.rc < 0)
+			return snprintf(why, 300, "the next export: %.200s", w.err.msg), why;
+	}
+	snprintf(mark, sizeof(mark), "%s/.sheaf-export", to);
+	(void)simdisk_remove(disk, mark);
+	if (simdisk_hash(disk, to) != story->was)
+		return snprintf(why, 300, "%s is not whole", to), why;
+	return "";
+}
+
+/* Returns the hash of what `write` makes at `to`, on a copy of the disk. */
+static inline uint64_t hash_of(struct simdisk *base, const char *to,
+                               struct written (*write)(struct simdisk *disk))
+{
+	struct simdisk *disk = simdisk_twin(base);
+	struct written w = write(disk);
+	uint64_t hash;
+
+	CHECK_RC(w.rc, 0, &w.err);
+	hash = simdisk_hash(disk, to);
+	CHECK(hash != 0);
+	simdisk_free(disk);
+	return hash;
+}
+
 static inline uint64_t promised(const void *story, int64_t cut)
 {
 	return cut >= ((const struct story *)story)->acked;

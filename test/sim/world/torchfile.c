@@ -151,8 +151,8 @@ struct archive {
 };
 
 /* Adds a record as torch does: the local header has no sizes, the data begins at a multiple of 64,
- * and a descriptor follows it. */
-/* Adds a record. packed: its data as deflate has them, or p NULL. */
+ * and a descriptor follows it. packed: its data compressed by deflate; p NULL: it is not
+ * compressed. */
 static void add_packed(struct archive *a, const char *name, const uint8_t *data, size_t n,
                        struct torch_bytes packed)
 {

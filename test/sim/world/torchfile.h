@@ -32,7 +32,8 @@ void torch_int(struct torch_bytes *b, int64_t v);
 void torch_put(struct torch_bytes *b, const struct torch_tensor *t, int n, int i);
 /* Returns the values of a tensor where they belong in its storage. */
 struct torch_bytes torch_storage(const struct torch_tensor *t);
-struct torch_record {           /* of a zip archive; packed.p: NULL, or its data in deflate */
+struct torch_record {           /* of a zip archive; packed.p: NULL, or its data compressed by
+                                 * deflate */
 	const char *name;
 	struct torch_bytes data, packed;
 };

@@ -18,8 +18,8 @@
 
 /* ---- files ---- */
 
-/* A file of safetensors has no complex numbers there. */
-static bool uc_has_type(int32_t dtype)
+/* Paddle's readers of safetensors files have no complex numbers. */
+static bool unified_has_type(int32_t dtype)
 {
 	return dtype != SHEAF_C64 && shf_paddle_has_type(dtype);
 }
@@ -37,7 +37,7 @@ static void list_powers(struct content *c, struct shf_layout *l, const struct sh
 	for (size_t k = 0; k < file->tensors_n; k++) {
 		const struct shf_lt_tensor *t = &l->tensors[l->by_place[file->first_tensor + k]];
 
-		for (int i = 0; i < 2 && shf_paddle_is_moment(t); i++) {
+		for (int i = 0; i < 2 && shf_adam_is_moment(t); i++) {
 			const char *name = shf_paddle_power_name(&l->arena, t, i);
 
 			c->bytes.oom |= !name;
@@ -64,8 +64,8 @@ static void list_tensors(struct content *c, const struct shf_layout *l,
 	}
 }
 
-/* Writes the header of file f, whose tensors are placed as in a step, and moves them behind it. */
-static int paddle_file(struct shf_export_plan *plan, uint32_t f, const float *pow,
+/* Makes the header of file f, whose tensors are placed as in a step, and moves them behind it. */
+static int unified_header(struct shf_export_plan *plan, uint32_t f, const float *pow,
                        struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;
@@ -98,7 +98,7 @@ static int paddle_file(struct shf_export_plan *plan, uint32_t f, const float *po
 	return rc;
 }
 
-static int paddle_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
+static int unified_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
                         const struct shf_export_opts *opts, struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;
@@ -118,7 +118,7 @@ static int paddle_place(struct shf_export_plan *plan, struct sheaf_checkpoint *s
 		if (with)
 			rc = shf_paddle_powers(pow, step, opts, err);
 		if (rc == 0)
-			rc = paddle_file(plan, f, with ? pow : NULL, err);
+			rc = unified_header(plan, f, with ? pow : NULL, err);
 	}
 	return rc == 0 ? shf_layout_number(l, err) : rc;
 }
@@ -137,7 +137,7 @@ static void put_weight(struct shf_buf *out, bool *first, const char *name, const
 }
 
 /* Each family has an index. That of the optimizer also says whether there are master weights. */
-static const char *paddle_index(struct shf_export_plan *plan, const struct shf_export_opts *opts,
+static const char *unified_index(struct shf_export_plan *plan, const struct shf_export_opts *opts,
                                 size_t i, struct shf_buf *out, int *rc, struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;
@@ -152,7 +152,7 @@ static const char *paddle_index(struct shf_export_plan *plan, const struct shf_e
 	with = shf_paddle_needs_powers(l, fam);
 	bytes = fam->bytes;
 	for (size_t k = fam->first_tensor; k < fam->first_tensor + (size_t)fam->tensors_n; k++)
-		bytes += with && shf_paddle_is_moment(&l->tensors[k]) ? 8 : 0;
+		bytes += with && shf_adam_is_moment(&l->tensors[k]) ? 8 : 0;
 	shf_buf_addf(out, "{\n    \"metadata\": {\n        \"total_size\": %" PRIu64
 	             "\n    },\n    \"weight_map\": {", bytes);
 	for (size_t k = fam->first_tensor; k < fam->first_tensor + (size_t)fam->tensors_n; k++) {
@@ -160,7 +160,7 @@ static const char *paddle_index(struct shf_export_plan *plan, const struct shf_e
 		const char *file = l->files[t->file].name;
 
 		put_weight(out, &first, t->name, file);
-		for (int p = 0; p < 2 && with && shf_paddle_is_moment(t); p++)
+		for (int p = 0; p < 2 && with && shf_adam_is_moment(t); p++)
 			put_weight(out, &first, shf_paddle_power_name(&l->arena, t, p), file);
 	}
 	shf_buf_adds(out, "\n    }");
@@ -175,11 +175,11 @@ static const char *paddle_index(struct shf_export_plan *plan, const struct shf_e
 	return name ? name : "";
 }
 
-const struct shf_export_format shf_export_paddle = {
+const struct shf_export_format shf_export_paddle_unified = {
 	.name = "paddle-uc",
 	.is_model = true,
 	.families = true,
-	.has_type = uc_has_type,
-	.place = paddle_place,
-	.index = paddle_index,
+	.has_type = unified_has_type,
+	.place = unified_place,
+	.index = unified_index,
 };
