@@ -264,9 +264,9 @@ void cli_help_all(FILE *f)
 	for (int i = 0; cli_verbs[i]; i++)
 		fprintf(f, "  %-8s%s\n", cli_verbs[i]->name, cli_verbs[i]->brief);
 	fputs("\nA PATH is a run, a step of it (RUN@1000, RUN@latest), a checkpoint directory,\n"
-	      "any Hugging Face directory, a directory of PyTorch DCP, of DeepSpeed, of Orbax or\n"
-	      "of a trainer with Paddle, a file of torch.save, paddle.save, NumPy or GGUF, or one\n"
-	      "safetensors file.\n\n"
+	      "any Hugging Face directory, a directory of PyTorch DCP, of DeepSpeed, of Megatron,\n"
+	      "of Orbax or of a trainer with Paddle, a file of torch.save, paddle.save, NumPy or\n"
+	      "GGUF, or one safetensors file.\n\n"
 	      "Exit 0: fine, or yes. 1: no (corrupt, differs). 2: could not tell.\n"
 	      "`sheaf help VERB` is its page; `sheaf --version` says which sheaf this is.\n"
 	      "-h is --help, and -V is --version.\n", f);
