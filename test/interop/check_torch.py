@@ -14,12 +14,12 @@ def main(make, make_dcp, check, sheaf):
     with tempfile.TemporaryDirectory() as folder:
         for script in (make, make_dcp):
             made = subprocess.run([sys.executable, "-W", "ignore", script, folder], text=True,
-                                  capture_output=True, timeout=240, check=False)
+                                  capture_output=True, timeout=900, check=False)
             if made.returncode:
                 print(made.stdout or "1..1\nnot ok 1 - torch writes its files", end="")
                 print(made.stderr, file=sys.stderr)
                 return 0 if made.returncode == 77 else 1
-        return subprocess.run([sys.executable, check, sheaf, folder], timeout=240,
+        return subprocess.run([sys.executable, check, sheaf, folder], timeout=900,
                               check=False).returncode
 
 
