@@ -2452,7 +2452,7 @@ bug("state_not_loaded", "a resume leaves weights and moments as they are",
     "run/bind.c:tr_store_load", "load_state(s, 0, &e)",
     "load_state(s, MUTANT ? SHEAF_LOAD_DRY : 0, &e)",
     WHOLE + "ranks_go_on_with_what")
-blind("other_options_accepted", "ranks train with different options", "run/trainloop.c:"
+blind("other_options_accepted", "ranks train with different options", "run/trainstart.c:"
       "agree_on_options", "x[0] != ~x[1]", WHOLE + "ranks_with_different_options")
 blind("newer_steps_unseen", "a training begins that its run cannot save",
       "run/bind.c:check_newest", "newest > step && s->rewind_to < 0",
@@ -2460,7 +2460,7 @@ blind("newer_steps_unseen", "a training begins that its run cannot save",
 blind("another_run_rewound", "rewind is taken with the step of another run",
       "run/bind.c:open_named", "!own && rewind", WHOLE + "a_run_is_the_same_one")
 blind("other_data_unseen", "a resume goes on at its place in other data",
-      "run/trainloop.c:check_data", "other && !tr_store_is_other(l->store)",
+      "run/trainstart.c:check_data", "other && !tr_store_is_other(j->store)",
       WHOLE + "a_resume_notices")
 bug("arrays_alike", "an array that is received has the items of the one before it",
     "comm/nested.c:get_array", "r->arrays_used += aligned(bytes);",
@@ -2480,8 +2480,8 @@ bug("line_cut_at_a_chunk", "a chunk begins in the middle of a line",
     "data/dataprep.c:find_line", "int c = 0;", "int c = MUTANT ? '\\n' : 0;",
     PREP + "any_number_of_threads")
 bug("failed_save_is_last", "after a save that failed the training ends as if it were saved",
-    "run/trainloop.c:take_save", "l->last_saved = l->committed;",
-    "l->last_saved = MUTANT ? l->t.step : l->committed;",
+    "run/trainsave.c:take_save", "j->last_saved = j->committed;",
+    "j->last_saved = MUTANT ? j->t.step : j->committed;",
     WHOLE + "the_training_goes_on_while_the_disk")
 gullible("counted_by_all_readers", "all ranks that read count the targets of the same samples",
          "task/rowfeed.c:tr_rowfeed_count", "is_first(f)", FEED + "rows_reach_all_ranks")

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A training at work: what its parts share. trainstart.h makes it, trainloop.c carries it out,
+ * trainsave.h saves it, and traintell.h writes its events. */
+#ifndef TRAINJOB_H
+#define TRAINJOB_H
+#include "bind.h"
+#include "offload.h"
+#include "trainevents.h"
+#include "trainsetup.h"
+
+struct tr_job {
+	struct tr_opts *o;
+	struct tr_events *events;
+	struct tr_ranks *ranks;         /* those of the caller, or `linked` */
+	struct tr_ranks linked;
+	struct tr_mesh mesh;
+	struct tr_store *store;
+	struct tr_backend *be;
+	struct tr_trainer t;
+	struct tr_offload moments;      /* the arena of the optimizer, if that is in a file */
+	int *source;                    /* which ranks of mesh.line read the data; rowfeed.h */
+	struct tr_lm *lm, *eval;        /* eval: the data of evaluations, or NULL */
+	uint64_t eval_hash;             /* of tr_lm_identify */
+	struct tr_setup setup;
+	char *yaml;                     /* the options */
+	struct tr_progress progress;
+	int64_t blocked_ns;             /* time that saves took, since the last event of a step */
+	int64_t last_saved;             /* step of the last save that began and has not failed */
+	int64_t committed;              /* step of the last one that was committed */
+	struct tr_error unsaved;        /* code ENOSPC: why the last save has failed */
+	int64_t last_eval;              /* step of the last evaluation; -1: none */
+	int told_memory;                /* the events of memory were written */
+	const char *changed[TR_OPTS_MAX + 1];
+};
+#endif

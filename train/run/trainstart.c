@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "trainstart.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "itemhash.h"
+#include "link.h"
+
+/* Prints the errors and warnings of the library: levels 0 and 1. */
+static void log_line(void *arg, int level, const char *line)
+{
+	const struct tr_job *j = arg;
+
+	if (level <= 1 && j->ranks->rank == 0)
+		fprintf(stderr, "sheaf-train: %s\n", line);
+}
+
+/* Finds the checkpoint to resume from. Options that are not set get the values that it was trained
+ * with. */
+static int find_checkpoint(struct tr_job *j, struct tr_error *err)
+{
+	const char *config;
+	struct tr_opts before;
+	size_t n;
+	int rc = tr_store_find(j->store, j->o->resume, (int)j->o->rewind, &j->progress, &config, &n,
+			       err);
+
+	if (rc < 0 || !config)
+		return rc;
+	rc = tr_opts_init(&before, err);
+	if (rc == 0)
+		rc = tr_opts_read_yaml(&before, config, n, "the options in the checkpoint",
+				       TR_FROM_FILE, err);
+	if (rc == 0)
+		rc = tr_opts_read_yaml(j->o, config, n, "the options in the checkpoint",
+				       TR_FROM_CHECKPOINT, err);
+	if (rc == 0)
+		tr_opts_differ(j->o, &before, j->changed);
+	if (rc == 0 && j->o->optimizer != before.optimizer)
+		rc = tr_fail(err, TR_EINVAL, "optimizer %s: %s was trained with %s, and has no "
+			     "other moments; use that one, or begin another run with init model "
+			     "and its weights", j->o->optimizer == TR_MUON ? "muon" : "adamw",
+			     tr_store_found(j->store), before.optimizer == TR_MUON ? "muon" :
+			     "adamw");
+	tr_opts_release(&before);
+	return rc;
+}
+
+/* Fails on all ranks if one of them has other options or data than the others. It would compute
+ * other numbers, or wait in an operation in which the others do not take part. */
+static int agree_on_options(struct tr_job *j, struct tr_error *err)
+{
+	char *text = tr_opts_yaml(j->o);
+	const uint64_t data[2] = { j->progress.data_hash, j->eval_hash };
+	uint64_t x[2];
+	int rc = text ? 0 : tr_fail(err, TR_ENOMEM, "no memory for the options");
+
+	x[0] = text ? tr_crc64_more(tr_crc64(text), data, sizeof(data)) : 0;
+	x[1] = ~x[0];
+	free(text);
+	rc = tr_agree(j->ranks, rc, err);
+	if (rc == 0)
+		rc = tr_allreduce(j->ranks, x, 2, TR_MAX, err);
+	if (rc == 0 && x[0] != ~x[1])
+		rc = tr_fail(err, TR_EINVAL, "the ranks have different options or data; give all "
+			     "of them the same files and flags");
+	return rc;
+}
+
+static int make_backend(struct tr_job *j, struct tr_error *err)
+{
+	const struct tr_isa *isa;
+	float *work;
+	int rc = tr_isa_find(&isa, j->o->isa, err);
+
+	if (rc == 0)
+		rc = tr_backend_cpu(&j->be, isa, err);
+	if (rc < 0)
+		return rc;
+	work = j->be->alloc(j->be, (size_t)TR_GEMM_WORK);
+	rc = work ? tr_isa_check(isa, work, err) :
+		tr_fail(err, TR_ENOMEM, "no memory to check the kernels");
+	j->be->release(j->be, work);
+	return rc;
+}
+
+/* The first rank of tp in the first stage and that in the last one read the data. The other ranks
+ * of the last stage receive it from the latter. */
+static int choose_readers(struct tr_job *j, struct tr_error *err)
+{
+	int tp = (int)j->o->mesh.tp, ranks = j->mesh.line.n;
+
+	j->source = calloc((size_t)ranks, sizeof(*j->source));
+	for (int r = ranks - tp; j->source && r < ranks; r++)
+		j->source[r] = ranks - tp;
+	return j->source ? 0 : tr_fail(err, TR_ENOMEM, "no memory to list the ranks that read");
+}
+
+/* Puts the moments into a file. */
+static int offload(struct tr_job *j, struct tr_error *err)
+{
+	int64_t bytes = tr_arenas_bytes(&j->t.arenas, TR_OPTIMIZER);
+	int rc = tr_offload_open(&j->moments, j->o->offload, (size_t)bytes, err);
+
+	if (rc == 0)
+		tr_arena_lend(&j->t.arenas, TR_OPTIMIZER, j->moments.memory);
+	return rc;
+}
+
+static int make_trainer(struct tr_job *j, struct tr_error *err)
+{
+	int rc;
+
+	j->t = tr_setup_trainer(&j->setup, &j->mesh);
+	j->t.be = j->be;
+	rc = tr_trainer_plan(&j->t, &j->setup.config, j->o->micro_batch, j->o->seq, err);
+	if (rc == 0 && j->o->offload)
+		rc = offload(j, err);
+	return rc == 0 ? tr_arenas_allocate(&j->t.arenas, err) : rc;
+}
+
+/* Opens the data of a task on the ranks that read. */
+static int open_task(struct tr_job *j, struct tr_lm_opts o, struct tr_lm **lm, struct tr_error *err)
+{
+	o.ranks = &j->mesh.line;
+	o.source = j->source;
+	o.job_ranks = j->ranks->n;
+	return tr_lm_new(lm, &o, err);
+}
+
+static int make_task(struct tr_job *j, struct tr_error *err)
+{
+	const struct tr_opts *o = j->o;
+	int rc = open_task(j, tr_setup_task(&j->setup), &j->lm, err);
+
+	if (rc == 0 && o->epochs && o->epochs * tr_lm_samples(j->lm) < o->batch)
+		return tr_fail(err, TR_EINVAL, "batch %" PRId64 " is above the %" PRId64
+			       " samples of %" PRId64 " epochs, so there is no step; use a "
+			       "smaller batch or more epochs", o->batch,
+			       o->epochs * tr_lm_samples(j->lm), o->epochs);
+	if (rc == 0 && !o->steps)
+		j->t.schedule.steps = o->epochs * tr_lm_samples(j->lm) / o->batch;
+	return rc;
+}
+
+/* Opens the data of evaluations, if there is any. */
+static int make_eval(struct tr_job *j, struct tr_error *err)
+{
+	int64_t tokens;
+	int rc = 0;
+
+	if (j->o->eval_data)
+		rc = open_task(j, tr_setup_eval(&j->setup), &j->eval, err);
+	j->last_eval = -1;
+	if (rc == 0 && j->eval)
+		tr_lm_identify(j->eval, &tokens, &j->eval_hash);
+	return rc;
+}
+
+/* Compares the model with that of the checkpoint. Weights of different models may have the same
+ * shapes, so the load would not notice. */
+static int check_model(const struct tr_job *j, struct tr_error *err)
+{
+	struct tr_model_config before;
+	const char *text = NULL, *key;
+	size_t n;
+	int rc = j->progress.step ? tr_store_file(j->store, "config.json", &text, &n, err) : 0;
+
+	if (rc < 0 || !text)
+		return rc;
+	rc = tr_model_config_read(&before, text, n, "config.json in the checkpoint", err);
+	key = rc == 0 ? tr_model_config_differ(&before, &j->setup.config) : NULL;
+	if (key)
+		return tr_fail(err, TR_EINVAL, "model %s: %s differs from that in %s; use the "
+			       "config.json of the checkpoint, or begin another run", j->o->model,
+			       key, tr_store_found(j->store));
+	return rc;
+}
+
+static void list_as_changed(struct tr_job *j, const char *key)
+{
+	int i = 0;
+
+	while (j->changed[i] && strcmp(j->changed[i], key) != 0)
+		i++;
+	j->changed[i] = key;
+}
+
+/* Refuses other data than that of the checkpoint, in which its position would mean nothing. With a
+ * checkpoint of another run the new data is listed as changed. */
+static int check_data(struct tr_job *j, struct tr_error *err)
+{
+	struct tr_progress *p = &j->progress;
+	int64_t tokens;
+	uint64_t hash;
+	int other;
+
+	tr_lm_identify(j->lm, &tokens, &hash);
+	other = p->step && p->data_tokens && (p->data_tokens != tokens || p->data_hash != hash);
+	if (other && !tr_store_is_other(j->store))
+		return tr_fail(err, TR_EINVAL, "data %s, of %" PRId64 " tokens, is not the data of "
+			       "%s, of %" PRId64 " tokens; use that data, or another run with "
+			       "resume %s", j->o->data, tokens, tr_store_found(j->store),
+			       p->data_tokens, tr_store_found(j->store));
+	if (other)
+		list_as_changed(j, "data");
+	p->data_tokens = tokens;
+	p->data_hash = hash;
+	return 0;
+}
+
+/* Sets the weights and the position in the training: those of the checkpoint, or those with which a
+ * training begins. */
+static int fill(struct tr_job *j, struct tr_error *err)
+{
+	int rc = tr_store_describe(j->store, &j->t, err);
+
+	rc = tr_agree(j->ranks, rc, err);
+	if (rc == 0)
+		rc = tr_store_rewind(j->store, err);
+	if (rc < 0)
+		return rc;
+	if (j->progress.step) {
+		rc = tr_store_load(j->store, err);
+		j->t.step = j->progress.step;
+		j->t.adamw.step = j->progress.adam_step;
+	} else if (j->o->init == TR_INIT_MODEL) {
+		rc = tr_store_import(j->store, &j->t, j->o->model, err);
+	} else {
+		tr_trainer_draw(&j->t, (uint64_t)j->o->seed, j->setup.config.init_range);
+	}
+	if (rc == 0)
+		rc = tr_trainer_spread(&j->t, err);
+	if (rc == 0)
+		rc = tr_trainer_settle(&j->t, err);
+	j->last_saved = j->committed = j->progress.step;
+	j->progress.seed = (uint64_t)j->o->seed;
+	j->progress.virtual_dp = j->o->virtual.dp;
+	j->progress.virtual_tp = j->o->virtual.tp;
+	return rc;
+}
+
+/* Checks and makes what needs no other rank. The caller agrees on the result. */
+static int prepare_alone(struct tr_job *j, struct tr_error *err)
+{
+	int rc = tr_setup_read(&j->setup, j->o, err);
+
+	if (rc == 0)
+		rc = check_model(j, err);
+	if (rc == 0)
+		rc = make_backend(j, err);
+	if (rc == 0)
+		rc = choose_readers(j, err);
+	if (rc == 0)
+		rc = make_trainer(j, err);
+	if (rc < 0)
+		return rc;
+	j->yaml = tr_opts_yaml(j->o);
+	return j->yaml ? 0 : tr_fail(err, TR_ENOMEM, "no memory for the options");
+}
+
+/* Opens the data. All ranks that train on the same samples return the same code. */
+static int prepare_data(struct tr_job *j, struct tr_error *err)
+{
+	int rc = make_task(j, err);
+
+	if (rc == 0)
+		rc = make_eval(j, err);
+	return rc == 0 ? check_data(j, err) : rc;
+}
+
+/* Delays messages, if that is wanted: all ranks have the same options now. */
+static int make_link(struct tr_job *j, struct tr_error *err)
+{
+	const struct tr_opts *o = j->o;
+	int rc = 0;
+
+	if (o->link_gbps > 0 || o->link_us > 0)
+		rc = tr_ranks_link(&j->linked, j->ranks, o->link_gbps, o->link_us, err);
+	rc = tr_agree(j->ranks, rc, err);
+	if (rc == 0 && j->linked.arg)
+		j->ranks = &j->linked;
+	return rc;
+}
+
+int tr_job_start(struct tr_job *j, struct tr_error *err)
+{
+	struct tr_store_opts so = { .run = j->o->run, .keep_last = j->o->keep_last,
+				    .log = log_line, .arg = j };
+	int rc = j->o->run ? 0 : tr_fail(err, TR_EINVAL, "run is not set; set it in the file or "
+					 "with --run");
+
+	rc = tr_agree(j->ranks, rc, err);
+	if (rc == 0)
+		rc = agree_on_options(j, err);
+	if (rc == 0)
+		rc = make_link(j, err);
+	if (rc == 0)
+		rc = tr_store_open(&j->store, &so, j->ranks, err);
+	if (rc == 0)
+		rc = tr_agree(j->ranks, find_checkpoint(j, err), err);
+	if (rc == 0)
+		rc = tr_agree(j->ranks, tr_opts_check(j->o, j->ranks->n, err), err);
+	if (rc == 0)
+		rc = tr_mesh_make(&j->mesh, j->ranks, (int)j->o->mesh.dp, (int)j->o->mesh.tp,
+				  (int)j->o->mesh.pp, err);
+	if (rc == 0)
+		rc = tr_agree(j->ranks, prepare_alone(j, err), err);
+	if (rc == 0)
+		rc = tr_agree(j->ranks, prepare_data(j, err), err);
+	/* Again, now that options of the checkpoint and the data are known. */
+	if (rc == 0)
+		rc = agree_on_options(j, err);
+	return rc == 0 ? fill(j, err) : rc;
+}
+
+void tr_job_release(struct tr_job *j, int lost)
+{
+	tr_lm_free(j->lm);
+	tr_lm_free(j->eval);
+	tr_trainer_release(&j->t);
+	tr_offload_close(&j->moments);
+	tr_backend_free(j->be);
+	tr_store_close(j->store, lost);
+	tr_mesh_release(&j->mesh);
+	tr_ranks_free(&j->linked);
+	free(j->source);
+	tr_setup_release(&j->setup);
+	free(j->yaml);
+}

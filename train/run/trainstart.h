@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The beginning of a training: the checkpoint that it resumes from, its options, model and data. */
+#ifndef TRAINSTART_H
+#define TRAINSTART_H
+#include "trainjob.h"
+
+/* Finds the checkpoint to resume from, makes all that the training needs, and fills it. The caller
+ * has zeroed the job, and set o, events and ranks. [collective] */
+int tr_job_start(struct tr_job *j, struct tr_error *err);
+/* Releases what tr_job_start has made.
+ * lost  1: as of tr_store_close */
+void tr_job_release(struct tr_job *j, int lost);
+#endif

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "traintell.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "clock.h"
+#include "trainplan.h"
+
+int tr_tell_start(struct tr_job *j, struct tr_error *err)
+{
+	const struct tr_opts *o = j->o;
+	json_t *changed = json_array();
+	uint64_t hash;
+	int rc = tr_trainer_hash(&j->t, &hash, err);
+
+	for (int i = 0; j->changed[i]; i++)
+		json_array_append_new(changed, json_string(j->changed[i]));
+	if (rc < 0) {
+		json_decref(changed);
+		return rc;
+	}
+	tr_event(j->events, json_pack("{s:s,s:i,s:{s:I,s:I,s:I},s:{s:I,s:I},s:I,s:s,s:I,s:o,s:I,"
+		"s:s?,s:o}", "event", "start", "ranks", j->ranks->n, "mesh",
+		"dp", (json_int_t)o->mesh.dp, "tp", (json_int_t)o->mesh.tp,
+		"pp", (json_int_t)o->mesh.pp, "virtual", "dp", (json_int_t)j->t.leaves,
+		"tp", (json_int_t)j->t.pieces, "params",
+		(json_int_t)tr_model_registry(j->t.model)->distinct, "isa", j->be->isa->name,
+		"step", (json_int_t)j->progress.step,
+		"hash", tr_json_hash(hash), "consumed_samples", (json_int_t)j->progress.consumed,
+		"resumed_from", j->progress.step ? tr_store_found(j->store) : NULL,
+		"changed", changed));
+	tr_say(j->events, "%" PRId64 " parameters, %d ranks, %s, step %" PRId64 "%s%s",
+	       tr_model_registry(j->t.model)->distinct, j->ranks->n, j->be->isa->name,
+	       j->progress.step, j->progress.step ? " of " : "",
+	       j->progress.step ? tr_store_found(j->store) : "");
+	return 0;
+}
+
+int tr_tell_step(struct tr_job *j, const struct tr_lm_step *s, int64_t start,
+		     struct tr_error *err)
+{
+	double seconds = (double)(tr_clock_ns() - start) * 1e-9;
+	double share = seconds > 0 ? (double)j->be->gemm_ns * 1e-9 / seconds : 0;
+	uint64_t hash;
+	int rc = tr_trainer_hash(&j->t, &hash, err);
+
+	if (rc < 0)
+		return rc;
+	tr_event(j->events, json_pack("{s:s,s:I,s:f,s:o,s:o,s:o,s:o,s:I,s:I,s:f,s:f,s:f,s:f}",
+		"event", "step", "step", (json_int_t)j->t.step, "loss", s->loss,
+		"loss_hex", tr_json_hex(s->loss), "grad_norm_hex", tr_json_hex(s->norm),
+		"lr_hex", tr_json_hex(s->lr), "hash", tr_json_hash(hash),
+		"tokens", (json_int_t)s->tokens, "consumed_samples",
+		(json_int_t)j->progress.consumed, "seconds", seconds,
+		"tokens_per_s", (double)s->tokens / seconds,
+		"blocked_ms", (double)j->blocked_ns * 1e-6, "gemm_share", share));
+	tr_say(j->events, "step %" PRId64 "  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s",
+	       j->t.step, s->loss, s->norm, s->lr, (double)s->tokens / seconds);
+	j->blocked_ns = 0;
+	return 0;
+}
+
+int tr_tell_samples(struct tr_job *j, struct tr_error *err)
+{
+	const struct tr_ranks *dp = &j->mesh.dp;
+	int64_t n, *all;
+	const int64_t *mine = tr_lm_trained(j->lm, &n);
+	int rc;
+
+	if (!mine)
+		return 0;
+	all = calloc((size_t)(n * dp->n), sizeof(*all));
+	rc = tr_agree(j->ranks, all ? 0 : tr_fail(err, TR_ENOMEM, "no memory for a trace of %"
+						  PRId64 " samples", n * dp->n), err);
+	if (rc == 0)
+		rc = tr_allgather(dp, mine, all, (size_t)n * sizeof(*mine), err);
+	for (int r = 0; rc == 0 && r < dp->n; r++) {
+		json_t *positions = json_array();
+
+		for (int64_t i = 0; i < n; i++)
+			json_array_append_new(positions, json_integer(all[r * n + i]));
+		tr_event(j->events, json_pack("{s:s,s:I,s:i,s:o}", "event", "samples", "step",
+			(json_int_t)j->t.step, "dp", r, "positions", positions));
+	}
+	free(all);
+	return rc;
+}
+
+/* Sets bytes[kind] to the memory that this rank has used. */
+static void used_memory(const struct tr_job *j, int64_t bytes[TR_MEMORY_KINDS])
+{
+	tr_trainer_used(&j->t, bytes);
+	bytes[TR_BUFFERS] += j->be->workspace + tr_lm_used(j->lm);
+	if (j->eval)
+		bytes[TR_BUFFERS] += tr_lm_used(j->eval);
+}
+
+int tr_tell_memory(struct tr_job *j, struct tr_error *err)
+{
+	enum { KINDS = TR_MEMORY_KINDS };
+	int64_t mine[2 * KINDS], *all;
+	int rc = tr_plan_rank(&j->setup, j->ranks->rank, mine, err);
+
+	used_memory(j, mine + KINDS);
+	j->told_memory = 1;
+	all = calloc((size_t)j->ranks->n, sizeof(mine));
+	if (rc == 0 && !all)
+		rc = tr_fail(err, TR_ENOMEM, "no memory for the plans of %d ranks", j->ranks->n);
+	rc = tr_agree(j->ranks, rc, err);
+	if (rc == 0)
+		rc = tr_allgather(j->ranks, mine, all, sizeof(mine), err);
+	for (int r = 0; rc == 0 && r < j->ranks->n; r++)
+		tr_event(j->events, json_pack("{s:s,s:i,s:o,s:o}", "event", "memory", "rank", r,
+			"planned", tr_json_memory(all + 2 * KINDS * r), "used",
+			tr_json_memory(all + 2 * KINDS * r + KINDS)));
+	free(all);
+	return rc;
+}
+
+void tr_tell_eval(struct tr_job *j, double loss, int64_t tokens)
+{
+	tr_event(j->events, json_pack("{s:s,s:I,s:f,s:o,s:I,s:I}", "event", "eval", "step",
+		(json_int_t)j->t.step, "loss", loss, "loss_hex", tr_json_hex(loss), "samples",
+		(json_int_t)tr_lm_samples(j->eval), "tokens", (json_int_t)tokens));
+	tr_say(j->events, "step %" PRId64 "  loss %.4f of %" PRId64 " tokens of eval-data",
+	       j->t.step, loss, tokens);
+}
+
+void tr_tell_saved(struct tr_job *j, int64_t step)
+{
+	const struct tr_registry *reg = tr_model_registry(j->t.model);
+	int64_t item = 12 + (j->t.adamw.master ? 2 : 0);        /* bytes */
+	int64_t bytes = reg->distinct * item - (j->t.muon ? reg->matrices * 4 : 0);
+
+	tr_event(j->events, json_pack("{s:s,s:I,s:s,s:I,s:f}", "event", "saved", "step",
+		(json_int_t)step, "to", "disk", "bytes", (json_int_t)bytes,
+		"blocked_ms", (double)j->blocked_ns * 1e-6));
+	tr_say(j->events, "saved step %" PRId64, step);
+}
+
+void tr_tell_end(struct tr_job *j, const char *reason)
+{
+	tr_event(j->events, json_pack("{s:s,s:s,s:I}", "event", "end", "reason", reason, "step",
+				      (json_int_t)j->t.step));
+}
+
+void tr_tell_error(struct tr_events *events, int code, const struct tr_error *err)
+{
+	tr_event(events, json_pack("{s:s,s:s,s:i,s:s}", "event", "error", "code",
+				   tr_code_name(code), "rank", err->rank, "message", err->msg));
+}
