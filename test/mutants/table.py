@@ -11,7 +11,7 @@ Mutant = collections.namedtuple("Mutant", "name what file function find put test
 MUTANTS = []
 
 
-TRAIN = ("num/", "comm/", "data/", "model/", "optim/", "task/", "run/bind.c", "run/train",
+TRAIN = ("num/", "comm/", "data/", "model/", "optim/", "task/", "run/bind", "run/train",
          "run/offload.c")
 
 
@@ -2441,24 +2441,24 @@ bug("gate_not_called", "the optimizer changes what a save still reads",
 bug("epochs_alike", "the key of the shuffle lacks the epoch", "data/sampleorder.c:permute",
     "TR_RANDOM_SHUFFLE, epoch,", "TR_RANDOM_SHUFFLE, MUTANT ? 0 : epoch,",
     DATA + "each_epoch_has_each_sample")
-bug("samples_again", "a resume begins with the first samples again", "run/bind.c:read_notes",
+bug("samples_again", "a resume begins with the first samples again", "run/bindfind.c:read_notes",
     ".consumed = (int64_t)x[0]", ".consumed = MUTANT ? 0 : (int64_t)x[0]",
     WHOLE + "ranks_go_on_with_what")
 bug("bias_of_the_first_step", "a resume corrects the moments as if they were fresh",
-    "run/bind.c:read_notes", ".adam_step = (int64_t)x[4]",
+    "run/bindfind.c:read_notes", ".adam_step = (int64_t)x[4]",
     ".adam_step = MUTANT ? 0 : (int64_t)x[4]",
     WHOLE + "ranks_go_on_with_what")
 bug("state_not_loaded", "a resume leaves weights and moments as they are",
-    "run/bind.c:tr_store_load", "load_state(s, 0, &e)",
-    "load_state(s, MUTANT ? SHEAF_LOAD_DRY : 0, &e)",
+    "run/bind.c:tr_store_load", "tr_store_fill(s, 0, &e)",
+    "tr_store_fill(s, MUTANT ? SHEAF_LOAD_DRY : 0, &e)",
     WHOLE + "ranks_go_on_with_what")
 blind("other_options_accepted", "ranks train with different options", "run/trainstart.c:"
       "agree_on_options", "x[0] != ~x[1]", WHOLE + "ranks_with_different_options")
 blind("newer_steps_unseen", "a training begins that its run cannot save",
-      "run/bind.c:check_newest", "newest > step && s->rewind_to < 0",
+      "run/bindfind.c:check_newest", "newest > step && s->rewind_to < 0",
       WHOLE + "a_run_that_cannot_be_saved_to")
 blind("another_run_rewound", "rewind is taken with the step of another run",
-      "run/bind.c:open_named", "!own && rewind", WHOLE + "a_run_is_the_same_one")
+      "run/bindfind.c:open_named", "!own && rewind", WHOLE + "a_run_is_the_same_one")
 blind("other_data_unseen", "a resume goes on at its place in other data",
       "run/trainstart.c:check_data", "other && !tr_store_is_other(j->store)",
       WHOLE + "a_resume_notices")
@@ -2510,5 +2510,5 @@ bug("shares_cut_by_parts", "ranks of tp have different parameters in the same sh
     "items += MUTANT ? p->items : p->shape[0] * p->shape[1];",
     ZERO + "ranks_of_tp_have_the_same_parameters")
 bug("gate_opens_at_once", "a gate does not wait for the copy of its parameter",
-    "run/bind.c:wait_gate", "if (slice >= 0)", "if (slice >= 0 && !MUTANT)",
+    "run/bindsave.c:wait_gate", "if (slice >= 0)", "if (slice >= 0 && !MUTANT)",
     WHOLE + "a_save_has_no_byte")

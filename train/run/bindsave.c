@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Saves, and the gates of the memory that they read. */
+#include "bindstore.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+static void add_notes(struct tr_store *s, const struct tr_progress *p)
+{
+	const uint64_t x[TR_NOTES] = { (uint64_t)p->consumed, (uint64_t)p->tokens, p->seed,
+		(uint64_t)p->virtual_dp, (uint64_t)p->adam_step, (uint64_t)p->data_tokens,
+		p->data_hash, (uint64_t)p->virtual_tp };
+	char text[24];
+
+	/* All ranks add the same notes, because otherwise the commit fails. It also fails if one of
+	 * these calls did, so their results are not checked. */
+	for (int i = 0; i < TR_NOTES; i++) {
+		snprintf(text, sizeof(text), "%" PRIu64, x[i]);
+		sheaf_save_note(s->save, tr_store_keys[i], text, NULL);
+	}
+}
+
+/* Returns the code of a save that has failed: ENOSPC if the disk is full for one of the ranks. All
+ * ranks have the same code of the library, but not the same errno. */
+static int save_failed(struct tr_store *s, struct tr_error *err, const struct sheaf_error *e,
+		       int code)
+{
+	uint64_t full = e->sys == ENOSPC || e->sys == EDQUOT;
+	int rc;
+
+	if (code != SHEAF_EIO)
+		return tr_store_pass(err, e, code);
+	rc = tr_allreduce(s->ranks, &full, 1, TR_MAX, err);
+	if (rc < 0)
+		return rc;
+	code = tr_store_pass(err, e, code);
+	if (full && err)
+		err->code = TR_ENOSPC;
+	return full ? TR_ENOSPC : code;
+}
+
+int tr_store_begin(struct tr_store *s, const struct tr_progress *p,
+		   const struct tr_attachment *files, int files_n, struct tr_error *err)
+{
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_LAZY };
+	struct sheaf_error e;
+	int rc = 0;
+
+	if (s->save)
+		return tr_fail(err, TR_EBUG, "a save began before the last one was committed");
+	rc = sheaf_save_begin(&s->save, s->run, p->step, s->state, &opts, &e);
+	if (rc < 0)
+		return save_failed(s, err, &e, rc);
+	s->save_step = p->step;
+	add_notes(s, p);
+	for (int i = 0; rc == 0 && i < files_n; i++)
+		rc = tr_store_pass(err, &e, sheaf_save_attach(s->save, files[i].file,
+							      files[i].bytes, files[i].n, &e));
+	rc = tr_agree(s->ranks, rc, err);
+	/* A file could not be attached, so the save must not be committed. */
+	if (rc < 0) {
+		sheaf_save_free(s->save);
+		s->save = NULL;
+	}
+	return rc;
+}
+
+static int wait_gate(void *arg, int param, struct tr_error *err)
+{
+	struct tr_store *s = arg;
+	struct sheaf_error e;
+	int rc = 0;
+
+	for (int kind = 0; s->save && rc == 0 && kind < KINDS; kind++) {
+		int slice = s->slice[param * KINDS + kind];
+
+		if (slice >= 0)
+			rc = tr_store_pass(err, &e, sheaf_save_wait_copied(s->save, slice, -1, &e));
+	}
+	/* A save that has failed does not read the memory any more, so the update goes on. All
+	 * ranks learn of the failure when they continue the save. */
+	return rc == TR_EINVAL || rc == TR_EBUG || rc == TR_ELOST ? rc : 0;
+}
+
+struct tr_gate tr_store_gate(struct tr_store *s)
+{
+	return (struct tr_gate){ wait_gate, s };
+}
+
+int tr_store_advance(struct tr_store *s, int wait, int64_t *step, struct tr_error *err)
+{
+	struct sheaf_error e;
+	int rc;
+
+	*step = 0;
+	if (!s->save)
+		return 0;
+	rc = wait ? sheaf_save_commit(s->save, -1, &e) : sheaf_save_advance(s->save, 0, &e);
+	if (rc == SHEAF_EAGAIN && !wait)
+		return 0;
+	if (rc == 0)
+		*step = s->save_step;
+	sheaf_save_free(s->save);
+	s->save = NULL;
+	return rc < 0 ? save_failed(s, err, &e, rc) : 0;
+}

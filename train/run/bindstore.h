@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of bind.h share. They alone include sheaf.h. */
+#ifndef BINDSTORE_H
+#define BINDSTORE_H
+#include "bind.h"
+#include "sheaf.h"
+
+enum { WEIGHT, MASTER, MOMENT1, MOMENT2, KINDS };       /* slices of a parameter */
+struct tr_store {
+	struct tr_ranks *ranks;         /* borrowed */
+	int lost;                       /* 1: operations of the group fail without waiting */
+	struct sheaf_group *group;
+	struct sheaf_run *run, *other;  /* other: the run that is resumed from, if another one */
+	struct sheaf_checkpoint *found;
+	struct sheaf_state *state;
+	struct sheaf_state *load;       /* what a load fills; NULL: the same */
+	int *slice;                     /* [parameters * KINDS]; -1: none */
+	struct sheaf_save *save;        /* in flight */
+	int64_t save_step;
+	int64_t rewind_to;              /* -1: nothing is set aside */
+	char *run_dir;                  /* owned */
+	char name[4200];
+};
+/* Passes an error of the library on. Returns its code. */
+int tr_store_pass(struct tr_error *err, const struct sheaf_error *from, int code);
+/* Makes the group of the library from the operations of s->ranks. [local] */
+int tr_store_group(struct tr_store *s, struct sheaf_error *err);
+/* Fills the state from the checkpoint that was found.
+ * flags  of sheaf_checkpoint_load. [collective] */
+int tr_store_fill(struct tr_store *s, uint64_t flags, struct sheaf_error *err);
+
+/* Notes of a checkpoint, as tr_store_notes has them. Those from the sixth on may be absent. */
+enum { TR_NOTES = 8, TR_NOTES_NEEDED = 5 };
+extern const char *const tr_store_keys[TR_NOTES];
+#endif
