@@ -2509,6 +2509,18 @@ bug("shares_cut_by_parts", "ranks of tp have different parameters in the same sh
     "optim/zeroshares.c:whole_items", "items += p->shape[0] * p->shape[1];",
     "items += MUTANT ? p->items : p->shape[0] * p->shape[1];",
     ZERO + "ranks_of_tp_have_the_same_parameters")
+SAVES = "train/test_train_saves: "
+bug("signal_of_one_rank", "a rank obeys the signals that it got itself, and not those of others",
+    "run/trainsave.c:tr_job_agree", "int rc = tr_agree_bits(j->ranks, code, &asked, err);",
+    "uint64_t own = asked; int rc = tr_agree_bits(j->ranks, code, &asked, err);"
+    "if (MUTANT) asked = own;", SAVES + "whichever_rank_gets_a_signal_to_save")
+bug("signal_saves_again", "a signal to save is not cleared when the save begins",
+    "run/trainsave.c:tr_job_save", "j->signals->save = 0;", "j->signals->save = MUTANT;",
+    SAVES + "whichever_rank_gets_a_signal_to_save")
+bug("late_save_is_none", "a training ends well whose last step was not saved in time",
+    "run/trainsave.c:tr_job_advance", "return rc == TR_EAGAIN ?",
+    "if (MUTANT && rc == TR_EAGAIN) return 0; return rc == TR_EAGAIN ?",
+    SAVES + "a_training_that_cannot_be_saved")
 bug("gate_opens_at_once", "a gate does not wait for the copy of its parameter",
     "run/bindsave.c:wait_gate", "if (slice >= 0)", "if (slice >= 0 && !MUTANT)",
     WHOLE + "a_save_has_no_byte")

@@ -515,7 +515,7 @@ static void save_and_overwrite(struct tr_store *s, struct tr_trainer *t)
 		CHECK_RC(gate.wait(gate.arg, i, &err), 0, &err);
 		set_items(t, &reg->param[i], 0, 0, 0);
 	}
-	CHECK_RC(tr_store_advance(s, 1, &step, &err), 0, &err);
+	CHECK_RC(tr_store_advance(s, -1, &step, &err), 0, &err);
 	CHECK_INT(step, 1);
 }
 
@@ -610,7 +610,7 @@ static void save_far(void)
 
 	open_alone(&a, model, "whole/far-run");
 	CHECK_RC(tr_store_begin(a.s, &place, files, 2, &err), 0, &err);
-	CHECK_RC(tr_store_advance(a.s, 1, &step, &err), 0, &err);
+	CHECK_RC(tr_store_advance(a.s, -1, &step, &err), 0, &err);
 	close_alone(&a);
 }
 

@@ -28,12 +28,19 @@ struct rank {
 	struct tr_ranks g;
 	const char *run, *steps;
 	const char *flags;              /* further options, as YAML */
+	struct tr_signals *signals;
+	int tells;                      /* 1: it writes events to stdout */
 	struct tr_error err;
 	int rc;
 };
 static const char options[] = "model: whole/model.json\ndata: whole/data\nseq: 9\nbatch: 12\n"
 	"micro-batch: 3\nsteps: 3\nvirtual: {dp: 6, tp: 2}\nlr: 0.01\ndecay: constant\n"
 	"dropout: 0.1\nattention-dropout: 0.2\n";
+
+/* What the trainings of a test get besides: signals of each rank, NULL: none; and whether rank 0
+ * writes events. */
+static struct tr_signals *signals_of_ranks __attribute__((unused));
+static int rank_0_tells __attribute__((unused));
 
 static inline void put_text(const char *path, const char *text)
 {
@@ -77,7 +84,7 @@ static inline void prepare(void)
 static inline void *train(void *arg)
 {
 	struct rank *r = arg;
-	struct tr_events events = { .fd = -1 };         /* no events are written */
+	struct tr_events events = { .writes = r->tells, .json = 1, .fd = -1 };
 	struct tr_opts o;
 
 	r->rc = tr_opts_init(&o, &r->err);
@@ -92,7 +99,7 @@ static inline void *train(void *arg)
 		r->rc = tr_opts_read_yaml(&o, r->flags, strlen(r->flags), "flags", TR_FROM_FLAG,
 					  &r->err);
 	if (r->rc == 0)
-		r->rc = tr_train(&r->g, &o, &events, &r->err);
+		r->rc = tr_train(&r->g, &o, &events, r->signals, &r->err);
 	tr_opts_release(&o);
 	return NULL;
 }
@@ -124,6 +131,8 @@ static inline int train_with(int n, const char *run, const char *steps, const ch
 		rank[i].run = run;
 		rank[i].steps = steps;
 		rank[i].flags = i ? others : flags;
+		rank[i].signals = signals_of_ranks ? &signals_of_ranks[i] : NULL;
+		rank[i].tells = i == 0 && rank_0_tells;
 		CHECK_INT(pthread_create(&rank[i].thread, NULL, train, &rank[i]), 0);
 	}
 	for (int i = 0; i < n; i++)

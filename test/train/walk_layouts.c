@@ -57,7 +57,7 @@ static int train(const struct walk *w, MPI_Comm comm, const char *name, const ch
 	if (rc == 0)
 		rc = tr_events_open(&events, ranks.rank == 0, 0, path, err);
 	if (rc == 0)
-		rc = tr_train(&ranks, &o, &events, err);
+		rc = tr_train(&ranks, &o, &events, NULL, err);
 	tr_events_close(&events);
 	tr_ranks_free(&ranks);
 	tr_opts_release(&o);

@@ -158,31 +158,43 @@ int tr_allreduce(const struct tr_ranks *g, uint64_t *x, size_t n, enum tr_op op,
 	return rc;
 }
 
-int tr_agree(const struct tr_ranks *g, int code, struct tr_error *err)
+int tr_agree_bits(const struct tr_ranks *g, int code, uint64_t *bits, struct tr_error *err)
 {
-	struct tr_error mine = { .code = code, .rank = -1 }, *all;
+	struct verdict {
+		struct tr_error err;
+		uint64_t bits;
+	} mine = { .err = { .rank = -1 }, .bits = *bits }, *all;
 	int rc;
 
 	if (code == TR_ELOST)
 		return code; /* no rank may be left to agree with */
 	if (code && err)
-		mine = *err;
-	mine.code = code;
-	mine.rank = mine.rank < 0 ? g->all_rank : mine.rank;
+		mine.err = *err;
+	mine.err.code = code;
+	mine.err.rank = mine.err.rank < 0 ? g->all_rank : mine.err.rank;
 	all = calloc((size_t)g->n, sizeof(*all));
 	if (!all) {
 		tr_fail(err, TR_ENOMEM, "no memory for the results of %d ranks", g->n);
 		return tr_ranks_abandon(g, err);
 	}
 	rc = tr_allgather(g, &mine, all, sizeof(mine), err);
+	for (int r = 0; rc == 0 && r < g->n; r++)
+		*bits |= all[r].bits;
 	for (int r = 0; rc == 0 && r < g->n; r++) {
-		if (!all[r].code)
+		if (!all[r].err.code)
 			continue;
-		rc = all[r].code;
+		rc = all[r].err.code;
 		if (err)
-			*err = all[r];
+			*err = all[r].err;
 		break;
 	}
 	free(all);
 	return rc;
+}
+
+int tr_agree(const struct tr_ranks *g, int code, struct tr_error *err)
+{
+	uint64_t none = 0;
+
+	return tr_agree_bits(g, code, &none, err);
 }

@@ -5,8 +5,8 @@
 
 /* The codes and their numbers are those of sheaf.h (run/bind.c asserts it). */
 enum tr_code {
-	TR_EINVAL = -1, TR_ENOMEM = -2, TR_EIO = -3, TR_ENOENT = -4, TR_ELAYOUT = -8,
-	TR_ECORRUPT = -9, TR_EFORMAT = -10, TR_EBUG = -12, TR_ELOST = -13,
+	TR_EINVAL = -1, TR_ENOMEM = -2, TR_EIO = -3, TR_ENOENT = -4, TR_EAGAIN = -7,
+	TR_ELAYOUT = -8, TR_ECORRUPT = -9, TR_EFORMAT = -10, TR_EBUG = -12, TR_ELOST = -13,
 	TR_EDIVERGED = -14, TR_EFAILED = -15,
 	/* The trainer's own. */
 	TR_ENAN = -100,                 /* the loss is not a number */

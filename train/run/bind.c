@@ -11,6 +11,7 @@
 _Static_assert((int)TR_EINVAL == SHEAF_EINVAL && (int)TR_ENOMEM == SHEAF_ENOMEM &&
 	       (int)TR_EIO == SHEAF_EIO && (int)TR_ENOENT == SHEAF_ENOENT &&
 	       (int)TR_ELAYOUT == SHEAF_ELAYOUT && (int)TR_ECORRUPT == SHEAF_ECORRUPT &&
+	       (int)TR_EAGAIN == SHEAF_EAGAIN &&
 	       (int)TR_EFORMAT == SHEAF_EFORMAT && (int)TR_EBUG == SHEAF_EBUG &&
 	       (int)TR_ELOST == SHEAF_ELOST && (int)TR_EDIVERGED == SHEAF_EDIVERGED &&
 	       (int)TR_EFAILED == SHEAF_EFAILED, "codes are those of sheaf.h");

@@ -79,8 +79,11 @@ int tr_store_begin(struct tr_store *s, const struct tr_progress *p,
 		   const struct tr_attachment *files, int files_n, struct tr_error *err);
 /* Returns the gate of the parameters, for tr_adamw_update. */
 struct tr_gate tr_store_gate(struct tr_store *s);
-/* Continues the save in flight, if there is one, without waiting; with `wait` until it is
- * committed. *step receives the step that this call committed, or 0.
+/* Continues the save in flight, if there is one. *step receives the step that this call committed,
+ * or 0.
+ * wait_ms  how long it waits at most until the save is committed, of which the shortest of all
+ *          ranks counts; 0: it does not wait; -1: as long as it takes
+ * EAGAIN: it is not committed after wait_ms above 0.
  * ENOSPC: the save has failed because the disk is full; a later one may work. [collective] */
-int tr_store_advance(struct tr_store *s, int wait, int64_t *step, struct tr_error *err);
+int tr_store_advance(struct tr_store *s, int wait_ms, int64_t *step, struct tr_error *err);
 #endif

@@ -88,7 +88,7 @@ struct tr_gate tr_store_gate(struct tr_store *s)
 	return (struct tr_gate){ wait_gate, s };
 }
 
-int tr_store_advance(struct tr_store *s, int wait, int64_t *step, struct tr_error *err)
+int tr_store_advance(struct tr_store *s, int wait_ms, int64_t *step, struct tr_error *err)
 {
 	struct sheaf_error e;
 	int rc;
@@ -96,9 +96,10 @@ int tr_store_advance(struct tr_store *s, int wait, int64_t *step, struct tr_erro
 	*step = 0;
 	if (!s->save)
 		return 0;
-	rc = wait ? sheaf_save_commit(s->save, -1, &e) : sheaf_save_advance(s->save, 0, &e);
-	if (rc == SHEAF_EAGAIN && !wait)
-		return 0;
+	rc = wait_ms ? sheaf_save_commit(s->save, wait_ms, &e) :
+		sheaf_save_advance(s->save, 0, &e);
+	if (rc == SHEAF_EAGAIN)
+		return wait_ms ? tr_store_pass(err, &e, rc) : 0;
 	if (rc == 0)
 		*step = s->save_step;
 	sheaf_save_free(s->save);

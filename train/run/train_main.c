@@ -3,12 +3,14 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <mpi.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "configread.h"
 #include "dataprep.h"
 #include "ranks_mpi.h"
@@ -49,8 +51,9 @@ static void help(FILE *to)
 	      "\n"
 	      "KEYs:\n", to);
 	tr_opts_help(to);
-	fputs("\nExit status: 0 finished; 1 the loss is not a number, or a checkpoint is damaged\n"
-	      "or has another layout or format; 2 another error.\n", to);
+	fputs("\nSIGUSR1 saves and goes on; SIGUSR2 and SIGTERM save and stop.\n"
+	      "Exit status: 0 finished, or saved and stopped; 1 the loss is not a number, or a\n"
+	      "checkpoint is damaged or has another layout or format; 2 another error.\n", to);
 }
 
 static int exit_status(int rc)
@@ -73,6 +76,57 @@ static int complain(const struct tr_error *err)
 {
 	fprintf(stderr, "sheaf-train: %s\n", err->msg);
 	return exit_status(err->code);
+}
+
+/* ---- signals ---- */
+
+/* A process has one handler for each signal, so what the handlers need is global. */
+static struct tr_signals signals;
+static volatile sig_atomic_t stop_seconds;
+
+static void on_save(int sig)
+{
+	(void)sig;
+	signals.save = 1;
+}
+
+static void on_stop(int sig)
+{
+	(void)sig;
+	if (signals.stop_ns)
+		return;
+	signals.stop_ns = tr_clock_ns();
+	alarm((unsigned)stop_seconds);
+}
+
+/* The time of stop-seconds is over, whatever this process waits for: a step that takes longer, a
+ * rank that is lost, or a disk. */
+static void on_alarm(int sig)
+{
+	static const char late[] = "sheaf-train: stop-seconds are over before the last step was "
+		"saved; the next job resumes from the checkpoint before it\n";
+
+	(void)sig;
+	if (!signals.ended && write(STDERR_FILENO, late, sizeof(late) - 1) < 0)
+		_exit(EXIT_TROUBLE);
+	_exit(signals.ended ? 0 : EXIT_TROUBLE);
+}
+
+static void handle(int sig, void (*handler)(int))
+{
+	struct sigaction act = { .sa_handler = handler, .sa_flags = SA_RESTART };
+
+	sigfillset(&act.sa_mask);
+	sigaction(sig, &act, NULL);
+}
+
+static void catch_signals(const struct tr_opts *o)
+{
+	stop_seconds = (sig_atomic_t)o->stop_seconds;
+	handle(SIGALRM, on_alarm);
+	handle(SIGUSR1, on_save);
+	handle(SIGUSR2, on_stop);
+	handle(SIGTERM, on_stop);
 }
 
 /* ---- run ---- */
@@ -160,7 +214,7 @@ static int train(struct command *c, struct tr_ranks *ranks, struct tr_error *err
 
 	rc = tr_agree(ranks, rc, err);
 	if (rc == 0)
-		rc = tr_train(ranks, &c->opts, &events, err);
+		rc = tr_train(ranks, &c->opts, &events, &signals, err);
 	tr_events_close(&events);
 	return rc;
 }
@@ -191,6 +245,7 @@ static int run(int argc, char **argv)
 		tr_opts_release(&c.opts);
 		return status;
 	}
+	catch_signals(&c.opts);
 	MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);
 	rc = tr_ranks_mpi(&ranks, MPI_COMM_WORLD, (int)c.opts.timeout_ms, &err);
 	if (rc == 0) {
@@ -198,6 +253,8 @@ static int run(int argc, char **argv)
 		rc = train(&c, &ranks, &err);
 	}
 	status = exit_status(rc);
+	if (rc == 0)
+		alarm(0);
 	if (rc < 0 && (rank == 0 || rc == TR_ELOST))
 		complain(&err);
 	fflush(NULL);

@@ -7,10 +7,12 @@
 #include "offload.h"
 #include "trainevents.h"
 #include "trainsetup.h"
+#include "trainsignals.h"
 
 struct tr_job {
 	struct tr_opts *o;
 	struct tr_events *events;
+	struct tr_signals *signals;     /* of this rank; NULL: none */
 	struct tr_ranks *ranks;         /* those of the caller, or `linked` */
 	struct tr_ranks linked;
 	struct tr_mesh mesh;
@@ -28,6 +30,9 @@ struct tr_job {
 	int64_t last_saved;             /* step of the last save that began and has not failed */
 	int64_t committed;              /* step of the last one that was committed */
 	struct tr_error unsaved;        /* code ENOSPC: why the last save has failed */
+	int save_asked;                 /* a signal asks for a save, as all ranks have agreed */
+	int64_t stop_ns;                /* when a signal asked to stop, or when the ranks agreed to;
+	                                 * 0: not yet */
 	int64_t last_eval;              /* step of the last evaluation; -1: none */
 	int told_memory;                /* the events of memory were written */
 	const char *changed[TR_OPTS_MAX + 1];

@@ -19,7 +19,14 @@ static int evaluate(struct tr_job *j, struct tr_error *err)
 		return rc;
 	j->last_eval = j->t.step;
 	tr_tell_eval(j, loss, tokens);
-	return 0;
+	/* An evaluation may take long, so signals that came meanwhile are looked at. */
+	return tr_job_agree(j, 0, err);
+}
+
+/* Returns whether something is due that is done every so many steps. */
+static int is_due(const struct tr_job *j, int64_t every)
+{
+	return every && j->t.step % every == 0;
 }
 
 static int step(struct tr_job *j, struct tr_error *err)
@@ -33,7 +40,7 @@ static int step(struct tr_job *j, struct tr_error *err)
 	rc = tr_lm_train(j->lm, &j->t, j->progress.consumed, &gate, &s, err);
 	tr_offload_evict(&j->moments);
 	/* In the update a gate may have failed on one rank, without an operation of all ranks. */
-	rc = tr_agree(j->ranks, rc, err);
+	rc = tr_job_agree(j, rc, err);
 	if (rc < 0)
 		return rc;
 	j->progress.consumed += j->o->batch;
@@ -45,9 +52,9 @@ static int step(struct tr_job *j, struct tr_error *err)
 		rc = tr_tell_memory(j, err);
 	if (rc == 0)
 		rc = tr_job_advance(j, 0, err);
-	if (rc == 0 && j->o->eval_every && j->t.step % j->o->eval_every == 0)
+	if (rc == 0 && is_due(j, j->o->eval_every) && !j->stop_ns)
 		rc = evaluate(j, err);
-	if (rc == 0 && j->o->save_every && j->t.step % j->o->save_every == 0)
+	if (rc == 0 && (is_due(j, j->o->save_every) || j->save_asked))
 		rc = tr_job_save(j, err);
 	return rc;
 }
@@ -62,7 +69,7 @@ static const char *reason_to_end(const struct tr_job *j)
 		return "steps";
 	if (o->epochs && j->progress.consumed + o->batch > o->epochs * samples)
 		return "data";
-	return NULL;
+	return j->stop_ns ? "signal" : NULL;
 }
 
 static int run_steps(struct tr_job *j, struct tr_error *err)
@@ -70,9 +77,11 @@ static int run_steps(struct tr_job *j, struct tr_error *err)
 	const char *reason;
 	int rc = tr_tell_start(j, err);
 
+	if (rc == 0)
+		rc = tr_job_agree(j, 0, err);
 	while (rc == 0 && !(reason = reason_to_end(j)))
 		rc = step(j, err);
-	if (rc == 0 && j->eval && j->last_eval != j->t.step)
+	if (rc == 0 && j->eval && j->last_eval != j->t.step && !j->stop_ns)
 		rc = evaluate(j, err);
 	if (rc == 0 && j->last_saved != j->t.step)
 		rc = tr_job_save(j, err);
@@ -82,15 +91,17 @@ static int run_steps(struct tr_job *j, struct tr_error *err)
 		*err = j->unsaved;
 		rc = err->code;
 	}
-	if (rc < 0 && rc != TR_ELOST && rc != TR_ENAN)
+	if (rc < 0 && rc != TR_ELOST && rc != TR_ENAN && rc != TR_EAGAIN)
 		tr_job_finish_save(j);
 	if (rc == 0)
 		tr_tell_end(j, reason);
+	if (rc == 0 && j->signals)
+		j->signals->ended = 1;
 	return rc;
 }
 
 int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events,
-	     struct tr_error *err)
+	     struct tr_signals *signals, struct tr_error *err)
 {
 	struct tr_job *j = calloc(1, sizeof(*j));
 	int rc;
@@ -101,6 +112,7 @@ int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events
 	}
 	j->o = o;
 	j->events = events;
+	j->signals = signals;
 	j->ranks = ranks;
 	rc = tr_job_start(j, err);
 	if (rc == 0)

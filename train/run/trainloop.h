@@ -5,10 +5,14 @@
 #include "ranks.h"
 #include "trainevents.h"
 #include "trainopts.h"
+#include "trainsignals.h"
 
 /* Trains. Options that are not set get their values from the checkpoint that is resumed, if there
- * is one. Returns 0 when all steps are done or the data is used up, and the last step is saved.
+ * is one. Returns 0 when all steps are done, the data is used up, or a signal has stopped the
+ * training, and the last step is saved.
+ * signals  what signals ask of this rank, perhaps on one rank only; NULL: nothing
+ * EAGAIN: a signal has stopped the training, and the last step was not saved within stop-seconds.
  * [collective] */
 int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events,
-	     struct tr_error *err);
+	     struct tr_signals *signals, struct tr_error *err);
 #endif

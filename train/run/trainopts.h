@@ -26,7 +26,7 @@ struct tr_opts {
 	int64_t init, decay, dtype, trace, schedule, zero_form, recompute, optimizer;
 	char *isa, *offload;
 	int64_t seed, batch, micro_batch, seq, steps, epochs, warmup, eval_every,
-		save_every, keep_last, timeout_ms, chunks, zero;
+		save_every, keep_last, stop_seconds, timeout_ms, chunks, zero;
 	int64_t shuffle, rewind, sp, document_attention, overlap; /* 0 or 1 */
 	struct tr_axes mesh, virtual;           /* 0: not set */
 	struct tr_counts stages;

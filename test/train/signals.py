@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Real signals to jobs of sheaf-train: one process, ranks under mpirun, one rank alone. Prints TAP.
+
+usage: signals.py SHEAF-TRAIN MPIRUN
+"""
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from trainrun import ROOT, Claims, Job, command, train
+
+CONFIG = """model: train/models/t0.json
+seq: 19
+batch: 12
+steps: %d
+virtual: {dp: 12, tp: 4}
+lr: 0.002
+data: %s
+"""
+STEPS = 25
+
+
+class Running:
+    """A job that is running. Its events are read one by one."""
+
+    def __init__(self, w, ranks, run, *args):
+        self.process = subprocess.Popen(
+            command(w.program, w.mpirun, ranks, w.config, "--run", w.at(run), *args), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, stdin=subprocess.DEVNULL)
+        self.out = ""
+
+    def until(self, text):
+        for line in self.process.stdout:
+            self.out += line
+            if text in line:
+                return
+        raise SystemExit("the job ended before %s: %s" % (text, self.process.stderr.read()))
+
+    def send(self, sig):
+        os.kill(self.process.pid, sig)
+
+    def rank(self, rank):
+        """The process of a rank that mpirun has started."""
+        with open("/proc/%d/task/%d/children" % ((self.process.pid,) * 2), encoding="ascii") as f:
+            for pid in f.read().split():
+                with open("/proc/%s/environ" % pid, encoding="utf-8", errors="replace") as e:
+                    if "OMPI_COMM_WORLD_RANK=%d" % rank in e.read().split("\0"):
+                        return int(pid)
+        raise SystemExit("there is no rank %d" % rank)
+
+    def end(self):
+        more, err = self.process.communicate(timeout=120)
+        return Job(self.process.returncode, self.out + more, err)
+
+
+class World:
+    def __init__(self, program, mpirun, folder):
+        self.program, self.mpirun, self.folder = program, mpirun, folder
+        self.claims, self.config = Claims(), self.at("config.yaml")
+        rng = random.Random(1)
+        words = ["".join(rng.choice("abcdefghij") for _ in range(5)) for _ in range(50)]
+        with open(self.at("text"), "w", encoding="ascii") as f:
+            f.write(" ".join(rng.choice(words) for _ in range(2000)))
+        subprocess.run([program, "data", self.at("text"), "-o", self.at("data")], check=True,
+                       capture_output=True)
+        with open(self.config, "w", encoding="ascii") as f:
+            f.write(CONFIG % (STEPS, self.at("data")))
+
+    def at(self, name):
+        return os.path.join(self.folder, name)
+
+
+def saves(w, want):
+    """SIGUSR1 to mpirun, which passes it on to all ranks, and then to one rank alone."""
+    job = Running(w, 3, "saves", "--mesh", "pp=3")
+    job.until('"step":2,')
+    job.send(signal.SIGUSR1)
+    job.until('"event":"saved"')
+    os.kill(job.rank(2), signal.SIGUSR1)
+    done = job.end()
+    saved = [e["step"] for e in done.of("saved")]
+    w.claims.check(done.status == 0 and done.trace() == want, "with SIGUSR1 training goes on",
+                   done.err)
+    w.claims.check(len(saved) in (2, 3, 4) and saved[0] >= 3 and saved[-1] == STEPS and
+                   saved == sorted(set(saved)), "and steps are saved that no option names", saved)
+
+
+def stops(w, want):
+    """A job that is stopped, and the next one, end with the steps of one that was not stopped."""
+    for name, ranks, args, sig, rank in (
+            ("process", 1, (), signal.SIGTERM, None),
+            ("mpirun", 4, ("--mesh", "dp=2,tp=2"), signal.SIGUSR2, None),
+            ("rank", 2, ("--mesh", "dp=2", "--zero", "1", "--overlap"), signal.SIGUSR2, 1)):
+        job = Running(w, ranks, name, *args)
+        job.until('"step":2,')
+        if rank is None:
+            job.send(sig)
+        else:
+            os.kill(job.rank(rank), sig)
+        first = job.end()
+        last = first.events[-1]
+        w.claims.check(first.status == 0 and (last["event"], last["reason"]) == ("end", "signal")
+                       and 3 <= last["step"] < STEPS and
+                       [e["step"] for e in first.of("saved")] == [last["step"]],
+                       "%s to a %s saves and stops, with status 0" % (sig.name, name), last,
+                       first.err)
+        then = train(w.program, w.mpirun, ranks, w.config, "--run", w.at(name), *args)
+        w.claims.check(then.of("start")[0]["step"] == last["step"] and
+                       {**first.trace(), **then.trace()} == want,
+                       "and the next job goes on as if nothing had been", then.err)
+
+
+def too_late(w):
+    """A rank is stopped, so no step ends any more, and stop-seconds end the others."""
+    job = Running(w, 2, "late", "--stop-seconds", "1")
+    job.until('"step":2,')
+    os.kill(job.rank(1), signal.SIGSTOP)
+    before = time.monotonic()
+    os.kill(job.rank(0), signal.SIGUSR2)
+    done = job.end()
+    w.claims.check(done.status == 2 and not done.of("saved") and not done.of("end") and
+                   "stop-seconds are over before the last step was saved" in done.err and
+                   time.monotonic() - before < 60,
+                   "where a rank hangs, the others leave after stop-seconds, and say so", done.err)
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="sheaf-signals-") as folder:
+        w = World(os.path.abspath(sys.argv[1]), sys.argv[2], folder)
+        want = train(w.program, w.mpirun, 1, w.config, "--run", w.at("plain")).trace()
+        w.claims.check(sorted(want) == list(range(1, STEPS + 1)), "a job makes its steps")
+        saves(w, want)
+        stops(w, want)
+        too_late(w)
+        return w.claims.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

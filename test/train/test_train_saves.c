@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Signals that ask a training for checkpoints, on ranks that are threads of this process. Rank 0
+ * writes an event at a known place of each step, and at this moment the tests set what a handler of
+ * any rank would set. */
+#include "t.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "rmtree.h"
+#include "trainloop.h"
+#include "trainthreads.h"
+
+/* What happens when rank 0 has written the event of a step. The ranks have agreed on what is done
+ * in this step before, so they agree on it in the next one. */
+static struct {
+	int at;                         /* the step; 0: never */
+	int rank;                       /* whose signals are set */
+	int save;
+	int64_t stop_ns;                /* as in struct tr_signals */
+	int disk_hangs;                 /* from then on no fsync returns before an event "error" */
+} plan;
+static struct tr_signals signals[RANKS_MAX];
+static char told[1 << 16];              /* the events */
+
+static pthread_mutex_t disk = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t disk_works = PTHREAD_COND_INITIALIZER;
+static int hangs;                       /* guarded by disk */
+
+static void let_disk_hang(int how)
+{
+	pthread_mutex_lock(&disk);
+	hangs = how;
+	pthread_cond_broadcast(&disk_works);
+	pthread_mutex_unlock(&disk);
+}
+
+static void event_written(const char *line)
+{
+	char step[60];
+
+	snprintf(step, sizeof(step), "\"event\":\"step\",\"step\":%d,", plan.at);
+	if (strstr(line, step)) {
+		signals[plan.rank].save = plan.save;
+		signals[plan.rank].stop_ns = plan.stop_ns;
+		let_disk_hang(plan.disk_hangs);
+	}
+	if (strstr(line, "\"event\":\"error\"") || strstr(line, "\"event\":\"end\""))
+		let_disk_hang(0);
+}
+
+T_REPLACES ssize_t write(int fd, const void *from, size_t n)
+{
+	size_t at = strlen(told);
+
+	if (!rank_0_tells || fd != STDOUT_FILENO)
+		return syscall(SYS_write, fd, from, n);
+	CHECK(at + n < sizeof(told));
+	memcpy(told + at, from, n);
+	told[at + n] = 0;
+	event_written(told + at);
+	return (ssize_t)n;
+}
+
+T_REPLACES int fsync(int fd)
+{
+	pthread_mutex_lock(&disk);
+	while (hangs)
+		pthread_cond_wait(&disk_works, &disk);
+	pthread_mutex_unlock(&disk);
+	return (int)syscall(SYS_fsync, fd);
+}
+
+/* Trains on n threads with the signals of the plan. Returns what all ranks return. */
+static int train_signalled(int n, const char *run, const char *steps, const char *flags,
+			   struct rank *rank)
+{
+	int rc;
+
+	memset(signals, 0, sizeof(signals));
+	memset(told, 0, sizeof(told));
+	signals_of_ranks = signals;
+	rank_0_tells = 1;
+	rc = train_with(n, run, steps, flags, flags, 0, rank);
+	signals_of_ranks = NULL;
+	rank_0_tells = 0;
+	return rc;
+}
+
+/* Returns how often a text is in the events. */
+static int count(const char *text)
+{
+	int n = 0;
+
+	for (const char *at = told; (at = strstr(at, text)) != NULL; at++)
+		n++;
+	return n;
+}
+
+static const struct {
+	int ranks;
+	const char *flags;
+} layouts[] = { { 1, "" }, { 2, "" }, { 4, "mesh: {tp: 2, pp: 2}" },
+		{ 3, "zero: 1\nzero-form: flat\noverlap: true" }, { 2, "offload: whole" } };
+enum { LAYOUTS_OF_SIGNALS = sizeof(layouts) / sizeof(layouts[0]) };
+
+TEST(whichever_rank_gets_a_signal_to_save_all_save_the_next_step_and_go_on)
+{
+	static char a[1 << 18], b[1 << 18];
+	struct rank rank[RANKS_MAX];
+	size_t n;
+
+	prepare();
+	train_on(1, "whole/plain", "5", "");
+	n = read_tensors("whole/plain/checkpoint-5", a, sizeof(a));
+	CHECK(n > 50000);
+	for (int i = 0; i < LAYOUTS_OF_SIGNALS; i++) {
+		for (int r = i % 2; r < layouts[i].ranks; r += 3) {
+			plan.at = 2;
+			plan.rank = r;
+			plan.save = 1;
+			CHECK_RC(train_signalled(layouts[i].ranks, "whole/run", "5",
+						 layouts[i].flags, rank), 0, &rank[0].err);
+			CHECK_INT(count("\"event\":\"saved\""), 2);
+			CHECK_INT(count("\"event\":\"saved\",\"step\":3,"), 1);
+			CHECK_INT(count("\"event\":\"end\",\"reason\":\"steps\",\"step\":5"), 1);
+			CHECK(read_tensors("whole/run/checkpoint-5", b, sizeof(b)) == n &&
+			      memcmp(a, b, n) == 0);
+			CHECK(!signals[r].save && signals[r].ended);
+			rmtree("whole/run");
+		}
+	}
+	rmtree("whole");
+}
+
+TEST(whichever_rank_gets_a_signal_to_stop_all_save_the_next_step_and_end)
+{
+	static char a[1 << 18], b[1 << 18];
+	struct rank rank[RANKS_MAX];
+	size_t n;
+
+	prepare();
+	train_on(1, "whole/plain", "5", "");
+	n = read_tensors("whole/plain/checkpoint-5", a, sizeof(a));
+	for (int i = 0; i < LAYOUTS_OF_SIGNALS; i++) {
+		for (int r = i % 2; r < layouts[i].ranks; r += 3) {
+			plan.at = 2;
+			plan.rank = r;
+			plan.save = 0;
+			plan.stop_ns = tr_clock_ns();
+			CHECK_RC(train_signalled(layouts[i].ranks, "whole/run", "5",
+						 layouts[i].flags, rank), 0, &rank[0].err);
+			CHECK_INT(count("\"event\":\"saved\",\"step\":3,"), 1);
+			CHECK_INT(count("\"event\":\"end\",\"reason\":\"signal\",\"step\":3"), 1);
+			CHECK_INT(count("\"event\":\"step\""), 3);
+			plan.stop_ns = 0;
+			train_on(layouts[i].ranks, "whole/run", "5", layouts[i].flags);
+			CHECK(read_tensors("whole/run/checkpoint-5", b, sizeof(b)) == n &&
+			      memcmp(a, b, n) == 0);
+			rmtree("whole/run");
+		}
+	}
+	rmtree("whole");
+}
+
+/* A signal before the first step, as a scheduler may send it to a job that is still loading. */
+TEST(a_training_that_is_stopped_before_its_first_step_ends_without_one)
+{
+	struct rank rank[RANKS_MAX];
+
+	prepare();
+	plan.at = 0;
+	signals[1].stop_ns = tr_clock_ns();
+	signals_of_ranks = signals;
+	CHECK_RC(train_with(2, "whole/run", "5", "", "", 0, rank), 0, &rank[0].err);
+	signals_of_ranks = NULL;
+	CHECK(signals[0].ended && access("whole/run/checkpoint-5", F_OK) < 0);
+	memset(signals, 0, sizeof(signals));
+	rmtree("whole");
+}
+
+/* The disk answers no fsync any more, so neither the save in flight nor the last one can be
+ * committed. With stop-seconds 1 that ends in time. */
+TEST(a_training_that_cannot_be_saved_in_time_says_so_and_its_earlier_checkpoint_is_there)
+{
+	struct rank rank[RANKS_MAX];
+
+	prepare();
+	plan.at = 5;
+	plan.rank = 1;
+	plan.save = 0;
+	plan.stop_ns = tr_clock_ns();
+	plan.disk_hangs = 1;
+	CHECK_RC(train_signalled(2, "whole/run", "9", "{save-every: 2, stop-seconds: 1}", rank),
+		 TR_EAGAIN, &rank[0].err);
+	CHECK(strstr(rank[1].err.msg, "step 6 could not be saved within stop-seconds 1 (") != NULL);
+	CHECK(strstr(rank[1].err.msg, "the newest checkpoint is that of step ") != NULL);
+	CHECK_INT(count("\"event\":\"error\",\"code\":\"EAGAIN\""), 1);
+	CHECK_INT(count("\"event\":\"end\""), 0);
+	CHECK(!signals[0].ended && access("whole/run/checkpoint-2", F_OK) == 0);
+	memset(&plan, 0, sizeof(plan));
+	train_on(2, "whole/run", "7", "");
+	CHECK_INT(access("whole/run/checkpoint-7", F_OK), 0);
+	rmtree("whole");
+}
