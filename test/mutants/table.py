@@ -2518,9 +2518,22 @@ bug("signal_saves_again", "a signal to save is not cleared when the save begins"
     "run/trainsave.c:tr_job_save", "j->signals->save = 0;", "j->signals->save = MUTANT;",
     SAVES + "whichever_rank_gets_a_signal_to_save")
 bug("late_save_is_none", "a training ends well whose last step was not saved in time",
-    "run/trainsave.c:tr_job_advance", "return rc == TR_EAGAIN ?",
+    "run/trainsave.c:advance", "return rc == TR_EAGAIN ?",
     "if (MUTANT && rc == TR_EAGAIN) return 0; return rc == TR_EAGAIN ?",
     SAVES + "a_training_that_cannot_be_saved")
+bug("memory_not_looked_at", "a resume looks for checkpoints on disk only",
+    "run/bindfind.c:tr_store_find", "sheaf_checkpoint_open(&s->found, s->run, SHEAF_LATEST, &e)",
+    "sheaf_checkpoint_open(&s->found, s->run, MUTANT ? 1 << 30 : SHEAF_LATEST, &e)",
+    SAVES + "after_a_rank_was_lost")
+bug("memory_is_disk", "a step that was resumed from memory counts as if it were on disk",
+    "run/trainstart.c:fill", "j->progress.on_disk ? j->progress.step : 0",
+    "j->progress.on_disk || MUTANT ? j->progress.step : 0", SAVES + "after_a_rank_was_lost")
+bug("memory_without_gate", "a gate does not wait for a save to memory", "run/bindsave.c:wait_gate",
+    "to < TR_PLACES", "to < TR_PLACES - MUTANT", WHOLE + "a_save_has_no_byte")
+bug("disk_before_memory", "a save to disk begins while one to memory is in flight",
+    "run/trainsave.c:tr_job_save", "int rc = advance(j, TR_TO_MEMORY, 1, err);",
+    "int rc = MUTANT ? 0 : advance(j, TR_TO_MEMORY, 1, err);",
+    SAVES + "evaluations_saves_and_signals")
 bug("gate_opens_at_once", "a gate does not wait for the copy of its parameter",
     "run/bindsave.c:wait_gate", "if (slice >= 0)", "if (slice >= 0 && !MUTANT)",
     WHOLE + "a_save_has_no_byte")

@@ -150,6 +150,8 @@ TEST(options_that_do_not_fit_together_are_named)
 		{ "{mesh: {tp: 2}, virtual: {tp: 3}}", "mesh tp=2", "virtual tp=3" },
 		{ "sp: true", "sp", "mesh has tp=1" },
 		{ "eval-every: 5", "eval-every 5", "eval-data" },
+		{ "save-memory-every: 2\nagent: none", "save-memory-every 2", "agent is none" },
+		{ "save-memory-every: 2\noffload: d", "save-memory-every 2", "offload d" },
 		{ "{mesh: {pp: 2}, virtual: {pp: 2}}", "virtual pp=2", "mesh pp=2" },
 		{ "{mesh: {pp: 2}, chunks: 2}", "chunks 2", "schedule is 1f1b" },
 		{ "{mesh: {pp: 2}, chunks: 3, schedule: afab}", "chunks 3", "schedule is afab" },

@@ -206,3 +206,141 @@ TEST(a_training_that_cannot_be_saved_in_time_says_so_and_its_earlier_checkpoint_
 	CHECK_INT(access("whole/run/checkpoint-7", F_OK), 0);
 	rmtree("whole");
 }
+
+/* ---- checkpoints in memory ---- */
+
+/* Returns the step of the last event that has a text before its step, or 0. */
+static int last_step(const char *before, const char *behind)
+{
+	int step = 0, n;
+
+	for (const char *at = told; (at = strstr(at, before)) != NULL; at++) {
+		const char *number = at + strlen(before);
+
+		if (sscanf(number, "%d%n", &n, &(int){ 0 }) == 1 &&
+		    strncmp(number + strspn(number, "0123456789"), behind, strlen(behind)) == 0)
+			step = n;
+	}
+	return step;
+}
+
+/* Loses a rank of a training that saves to memory only. Returns the last step of which an event
+ * says that it was saved. */
+static int lose_a_rank(int nth)
+{
+	static const char flags[] = "{zero: 1, save-memory-every: 1}";
+	struct rank rank[RANKS_MAX];
+
+	memset(told, 0, sizeof(told));
+	rank_0_tells = 1;
+	CHECK_RC(train_with(3, "whole/run", "9", flags, flags, nth, rank), TR_ELOST, &rank[0].err);
+	rank_0_tells = 0;
+	CHECK_INT(access("whole/run/checkpoint-1", F_OK), -1);
+	return last_step("\"event\":\"saved\",\"step\":", ",\"to\":\"memory\"");
+}
+
+/* The next job, in another layout, begins with the newest step in memory. If it has no step to
+ * make, it saves this one to the disk. */
+TEST(after_a_rank_was_lost_training_goes_on_from_memory_as_if_nothing_had_been)
+{
+	static char a[1 << 18], b[1 << 18];
+	struct rank rank[RANKS_MAX];
+	struct agent agent;
+	int resumed = 0;
+	size_t n;
+
+	prepare();
+	train_on(1, "whole/plain", "9", "");
+	n = read_tensors("whole/plain/checkpoint-9", a, sizeof(a));
+	for (int nth = 150 + t_from(T_STRIDE); nth < 400; nth += 7 * T_STRIDE) {
+		char steps[12], path[60];
+		int saved, begun;
+
+		start_agent(&agent, "whole/run");
+		saved = lose_a_rank(nth);
+		snprintf(steps, sizeof(steps), "%d", saved ? saved : 1);
+		CHECK_RC(train_signalled(2, "whole/run", steps, "mesh: {tp: 2}", rank), 0,
+			 &rank[0].err);
+		begun = last_step("\"isa\":\"avx2\",\"step\":", ",");
+		begun = begun ? begun : last_step("\"isa\":\"avx512\",\"step\":", ",");
+		begun = begun ? begun : last_step("\"isa\":\"portable\",\"step\":", ",");
+		CHECK(begun == saved || begun == saved + 1);
+		resumed += begun > 1;
+		snprintf(path, sizeof(path), "whole/run/checkpoint-%d", begun ? begun : 1);
+		CHECK_INT(access(path, F_OK), 0);
+		train_on(4, "whole/run", "9", "{mesh: {dp: 2, pp: 2}, save-memory-every: 1}");
+		CHECK(read_tensors("whole/run/checkpoint-9", b, sizeof(b)) == n &&
+		      memcmp(a, b, n) == 0);
+		stop_agent(&agent);
+		rmtree("whole/run");
+	}
+	CHECK(resumed > 0);
+	rmtree("whole");
+}
+
+TEST(without_an_agent_training_goes_on_and_says_so_once)
+{
+	struct rank rank[RANKS_MAX];
+
+	prepare();
+	CHECK_RC(train_signalled(2, "whole/run", "4", "save-memory-every: 1", rank), 0,
+		 &rank[0].err);
+	CHECK_INT(count("\"event\":\"error\",\"code\":\"EAGAIN\""), 1);
+	CHECK_INT(count("\"event\":\"saved\""), 1);
+	CHECK_INT(access("whole/run/checkpoint-4", F_OK), 0);
+	rmtree("whole");
+}
+
+/* ---- all of them together ---- */
+
+/* Sets the options and the signal of a mix. Returns whether it saves to memory. */
+static int draw_mix(int mix, char *flags, size_t n)
+{
+	const unsigned x = (unsigned)mix * 2654435761u >> 8;
+	int in_place = strstr(layout[mix % LAYOUTS].flags, "offload") != NULL;
+	unsigned memory = in_place ? 0 : x / 512 % 3;
+
+	snprintf(flags, n, "%s\neval-data: whole/eval\neval-every: %u\nsave-every: %u\n"
+		 "keep-last: %u\nsave-memory-every: %u\n", layout[mix % LAYOUTS].flags,
+		 mix ? x % 4 : 1, x / 4 % 4, x / 16 % 3, memory);
+	if (!strstr(flags, "micro-batch"))
+		snprintf(flags + strlen(flags), n - strlen(flags), "micro-batch: %u\n",
+			 1 + x / 64 % 5);
+	memset(&plan, 0, sizeof(plan));
+	plan.at = (int)(x / 2048 % 5);
+	plan.rank = (int)(x / 16384 % (unsigned)layout[mix % LAYOUTS].ranks);
+	plan.save = 1;
+	return memory > 0;
+}
+
+/* The first mix evaluates at every step. */
+TEST(evaluations_saves_and_signals_change_no_weight_however_often_they_are)
+{
+	static char a[1 << 18], b[1 << 18];
+	struct agent agent;
+	size_t n;
+
+	prepare();
+	put_text("whole/short", "abcabcacbacbabcabcacb");
+	prepare_tokens("whole/short", "whole/eval");
+	train_layout(0, "whole/plain", "5", "");
+	n = read_tensors("whole/plain/checkpoint-5", a, sizeof(a));
+	CHECK(n > 50000);
+	for (int mix = 0; mix < 30; mix += mix ? T_STRIDE : 1 + t_from(T_STRIDE)) {
+		struct rank rank[RANKS_MAX];
+		char flags[350], run[40];
+		int in_memory = draw_mix(mix, flags, sizeof(flags));
+
+		snprintf(run, sizeof(run), "whole/run%d", mix);
+		if (in_memory)
+			start_agent(&agent, run);
+		CHECK_RC(train_signalled(layout[mix % LAYOUTS].ranks, run, "5", flags, rank), 0,
+			 &rank[0].err);
+		CHECK_INT(count("\"event\":\"error\""), 0);
+		if (in_memory)
+			stop_agent(&agent);
+		strcat(run, "/checkpoint-5");
+		CHECK(read_tensors(run, b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	}
+	rmtree("whole");
+}

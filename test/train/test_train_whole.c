@@ -224,36 +224,6 @@ TEST(evaluations_have_the_same_bits_in_all_layouts)
 	rmtree("whole");
 }
 
-/* The first mix evaluates at every step. */
-TEST(evaluations_and_saves_change_no_weight_however_often_they_are)
-{
-	static char a[1 << 18], b[1 << 18];
-	size_t n;
-
-	prepare();
-	put_text("whole/short", "abcabcacbacbabcabcacb");
-	prepare_tokens("whole/short", "whole/eval");
-	train_layout(0, "whole/plain", "3", "");
-	n = read_tensors("whole/plain/checkpoint-3", a, sizeof(a));
-	CHECK(n > 50000);
-	for (int mix = 0; mix < 30; mix += mix ? T_STRIDE : 1 + t_from(T_STRIDE)) {
-		const unsigned x = (unsigned)mix * 2654435761u >> 8;
-		char flags[250], run[30];
-
-		snprintf(run, sizeof(run), "whole/run%d", mix);
-		snprintf(flags, sizeof(flags), "%s\neval-data: whole/eval\neval-every: %u\n"
-			 "save-every: %u\nkeep-last: %u\n", layout[mix % LAYOUTS].flags,
-			 mix ? x % 4 : 1, x / 4 % 4, x / 16 % 3);
-		if (!strstr(flags, "micro-batch"))
-			snprintf(flags + strlen(flags), sizeof(flags) - strlen(flags),
-				 "micro-batch: %u\n", 1 + x / 64 % 5);
-		train_on(layout[mix % LAYOUTS].ranks, run, "3", flags);
-		strcat(run, "/checkpoint-3");
-		CHECK(read_tensors(run, b, sizeof(b)) == n && memcmp(a, b, n) == 0);
-	}
-	rmtree("whole");
-}
-
 /* Of two samples, a rank of dp 3 has none, but a share of the weights that the others wait for. */
 TEST(a_rank_without_samples_of_an_evaluation_sends_its_weights_to_the_others)
 {
@@ -457,9 +427,11 @@ struct alone {                          /* a trainer of one rank, and the checkp
 	struct tr_store *s;
 };
 
-static void open_alone(struct alone *a, const char *config, const char *run)
+/* memory  1: with the agent of the run, for saves to memory */
+static void open_alone(struct alone *a, const char *config, const char *run, int memory)
 {
-	const struct tr_store_opts so = { .run = run };
+	const struct tr_store_opts so = { .run = run, .agent = memory ? "auto" : "none",
+					  .memory = memory };
 	const struct tr_isa *isa;
 	struct tr_model_config c;
 	struct tr_error err;
@@ -497,7 +469,7 @@ static void set_items(struct tr_trainer *t, const struct tr_param *p, float weig
 }
 
 /* Overwrites the last parameters first, because the background copy begins with the others. */
-static void save_and_overwrite(struct tr_store *s, struct tr_trainer *t)
+static void save_and_overwrite(struct tr_store *s, struct tr_trainer *t, enum tr_place to)
 {
 	const struct tr_registry *reg = tr_model_registry(t->model);
 	const struct tr_progress place = { .step = 1, .adam_step = 1 };
@@ -508,18 +480,18 @@ static void save_and_overwrite(struct tr_store *s, struct tr_trainer *t)
 	for (int i = 0; i < reg->n; i++)
 		if (reg->param[i].tied_to < 0)
 			set_items(t, &reg->param[i], 1.0f + (float)i, -1.0f - (float)i, 0.5f);
-	CHECK_RC(tr_store_begin(s, &place, NULL, 0, &err), 0, &err);
+	CHECK_RC(tr_store_begin(s, to, &place, NULL, 0, &err), 0, &err);
 	for (int i = reg->n - 1; i >= 0; i--) {
 		if (reg->param[i].tied_to >= 0)
 			continue;
 		CHECK_RC(gate.wait(gate.arg, i, &err), 0, &err);
 		set_items(t, &reg->param[i], 0, 0, 0);
 	}
-	CHECK_RC(tr_store_advance(s, -1, &step, &err), 0, &err);
+	CHECK_RC(tr_store_advance(s, to, -1, &step, &err), 0, &err);
 	CHECK_INT(step, 1);
 }
 
-TEST(a_save_has_no_byte_that_was_written_after_a_gate)
+static void check_gates(enum tr_place to)
 {
 	static const char big[] = "{\"model_type\": \"qwen2\", \"vocab_size\": 2048, "
 		"\"hidden_size\": 512, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, "
@@ -534,11 +506,10 @@ TEST(a_save_has_no_byte_that_was_written_after_a_gate)
 	size_t n;
 	float *w;
 
-	prepare();
-	open_alone(&a, big, "whole/run");
-	save_and_overwrite(a.s, &a.t);
+	open_alone(&a, big, "whole/run", to == TR_TO_MEMORY);
+	save_and_overwrite(a.s, &a.t, to);
 	CHECK_RC(tr_store_find(a.s, "auto", 0, &found, &config, &n, &err), 0, &err);
-	CHECK_INT(found.step, 1);
+	CHECK(found.step == 1 && found.on_disk == (to == TR_TO_DISK));
 	CHECK_RC(tr_store_load(a.s, &err), 0, &err);
 	reg = tr_model_registry(a.t.model);
 	w = tr_model_weights(a.t.model);
@@ -552,6 +523,18 @@ TEST(a_save_has_no_byte_that_was_written_after_a_gate)
 	}
 	CHECK_INT(wrong, 0);
 	close_alone(&a);
+}
+
+TEST(a_save_has_no_byte_that_was_written_after_a_gate)
+{
+	struct agent agent;
+
+	prepare();
+	check_gates(TR_TO_DISK);
+	rmtree("whole/run");
+	start_agent(&agent, "whole/run");
+	check_gates(TR_TO_MEMORY);
+	stop_agent(&agent);
 	rmtree("whole");
 }
 
@@ -608,9 +591,9 @@ static void save_far(void)
 	struct tr_error err;
 	int64_t step;
 
-	open_alone(&a, model, "whole/far-run");
-	CHECK_RC(tr_store_begin(a.s, &place, files, 2, &err), 0, &err);
-	CHECK_RC(tr_store_advance(a.s, -1, &step, &err), 0, &err);
+	open_alone(&a, model, "whole/far-run", 0);
+	CHECK_RC(tr_store_begin(a.s, TR_TO_DISK, &place, files, 2, &err), 0, &err);
+	CHECK_RC(tr_store_advance(a.s, TR_TO_DISK, -1, &step, &err), 0, &err);
 	close_alone(&a);
 }
 

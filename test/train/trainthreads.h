@@ -13,6 +13,7 @@
 #include "dataprep.h"
 #include "ranks_threads.h"
 #include "rmtree.h"
+#include "sheaf-agent.h"
 #include "trainloop.h"
 
 enum { RANKS_MAX = 8 };
@@ -164,6 +165,62 @@ static inline void train_fails(int n, const char *run, const char *flags, int co
 	if (!strstr(rank[0].err.msg, words))
 		print_error("%s\n", rank[0].err.msg);
 	CHECK(strstr(rank[0].err.msg, words) != NULL);
+}
+
+/* ---- an agent, which keeps checkpoints in memory ---- */
+
+struct agent {
+	pthread_t thread;
+	const char *run;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	int ready;                      /* guarded by lock; -1: it did not begin */
+};
+
+static inline void set_ready(struct agent *a, int ready)
+{
+	pthread_mutex_lock(&a->lock);
+	a->ready = a->ready ? a->ready : ready;
+	pthread_cond_broadcast(&a->changed);
+	pthread_mutex_unlock(&a->lock);
+}
+
+static inline int agent_is_ready(void *arg, const char *socket)
+{
+	(void)socket;
+	set_ready(arg, 1);
+	return 0;
+}
+
+static inline void *serve(void *arg)
+{
+	struct agent *a = arg;
+	struct sheaf_agent_opts o = { .size = sizeof(o), .ready = agent_is_ready, .arg = a };
+
+	if (sheaf_agent_serve(a->run, &o, NULL) < 0)
+		set_ready(a, -1);
+	return NULL;
+}
+
+/* Starts the agent of a run in a thread of this process. */
+static inline void start_agent(struct agent *a, const char *run)
+{
+	*a = (struct agent){ .run = run, .lock = PTHREAD_MUTEX_INITIALIZER,
+			     .changed = PTHREAD_COND_INITIALIZER };
+	CHECK_INT(pthread_create(&a->thread, NULL, serve, a), 0);
+	pthread_mutex_lock(&a->lock);
+	while (!a->ready)
+		pthread_cond_wait(&a->changed, &a->lock);
+	pthread_mutex_unlock(&a->lock);
+	CHECK_INT(a->ready, 1);
+}
+
+static inline void stop_agent(struct agent *a)
+{
+	struct sheaf_error err;
+
+	CHECK_RC(sheaf_agent_stop(a->run, NULL, &err), 0, &err);
+	pthread_join(a->thread, NULL);
 }
 
 /* Reads at most n bytes of a file. Returns their number; 0 if there is no such file. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sheaf-agent.h"
 #include "sheaf-inspect.h"
 #include "sheaf-opts.h"
 
@@ -34,15 +35,37 @@ int tr_store_pass(struct tr_error *err, const struct sheaf_error *from, int code
 	return code;
 }
 
+/* Sets *has to whether the run is opened with the memory tier. It is not if no agent is asked for,
+ * and no node has one of this run, because the library would warn that there is none. */
+static int find_agent(const struct tr_ranks *ranks, const struct tr_store_opts *o, int *has,
+		      struct tr_error *err)
+{
+	struct sheaf_agent_info info = { .size = sizeof(info) };
+	uint64_t found = 0;
+	int rc = 0;
+
+	*has = strcmp(o->agent, "none") != 0;
+	if (!*has || o->memory || strcmp(o->agent, "auto") != 0)
+		return 0;
+	found = sheaf_agent_get_info(o->run, NULL, &info, NULL) == 0;
+	rc = tr_allreduce(ranks, &found, 1, TR_MAX, err);
+	*has = found != 0;
+	return rc;
+}
+
 int tr_store_open(struct tr_store **out, const struct tr_store_opts *o, struct tr_ranks *ranks,
 		  struct tr_error *err)
 {
 	struct sheaf_retention keep = { .size = sizeof(keep), .keep_last = (int32_t)o->keep_last };
+	/* One image is written, one is the newest in memory, and one is being copied. */
+	struct sheaf_staging staging = { .size = sizeof(staging), .buffers_max = 3 };
+	struct sheaf_memory_tier tier = { .size = sizeof(tier), .agent = o->agent };
 	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = ranks->timeout_ms,
-		.flags = SHEAF_RUN_CREATE, .log = o->log, .arg = o->arg, .retention = &keep };
+		.flags = SHEAF_RUN_CREATE, .log = o->log, .arg = o->arg, .retention = &keep,
+		.staging = o->memory ? &staging : NULL };
 	struct tr_store *s = calloc(1, sizeof(*s));
 	struct sheaf_error e;
-	int rc;
+	int rc, has_agent;
 
 	if (!s) {
 		tr_fail(err, TR_ENOMEM, "no memory to open the run");
@@ -54,7 +77,11 @@ int tr_store_open(struct tr_store **out, const struct tr_store_opts *o, struct t
 	rc = s->run_dir ? tr_store_pass(err, &e, tr_store_group(s, &e)) :
 		tr_fail(err, TR_ENOMEM, "no memory to open the run");
 	if (rc == 0)
+		rc = find_agent(ranks, o, &has_agent, err);
+	if (rc == 0) {
+		opts.memory_tier = has_agent ? &tier : NULL;
 		rc = tr_store_pass(err, &e, sheaf_run_open(&s->run, o->run, s->group, &opts, &e));
+	}
 	if (rc < 0) {
 		tr_store_close(s, rc == TR_ELOST);
 		return rc;
@@ -69,7 +96,8 @@ void tr_store_close(struct tr_store *s, int lost)
 		return;
 	s->lost = lost;
 	sheaf_checkpoint_close(s->found);
-	sheaf_save_free(s->save);
+	for (int to = 0; to < TR_PLACES; to++)
+		sheaf_save_free(s->save[to]);
 	sheaf_run_close(s->other);
 	sheaf_run_close(s->run);
 	sheaf_state_free(s->state);

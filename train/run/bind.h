@@ -14,12 +14,17 @@ struct tr_progress {
 	int64_t adam_step;
 	uint64_t seed;
 	int64_t virtual_dp, virtual_tp; /* 0: it was not set */
+	int on_disk;                    /* 0: the checkpoint is in memory only; not noted */
 	int64_t data_tokens;            /* this and data_hash: tr_lm_identify; 0: not noted */
 	uint64_t data_hash;
 };
 struct tr_store_opts {
 	const char *run;
 	int64_t keep_last;
+	/* The agent of each node, which keeps checkpoints in its memory: "none", "auto", or the
+	 * path of its socket. With "auto" it does not have to be there, unless memory is 1. */
+	const char *agent;
+	int memory;                     /* 1: there will be saves to memory only */
 	/* level 0: an error, 1: a warning */
 	void (*log)(void *arg, int level, const char *line);
 	void *arg;
@@ -72,18 +77,24 @@ struct tr_attachment {
 	const void *bytes;
 	size_t n;
 };
+/* Where a save goes: to the disk, and to the memory of the nodes if they have agents; or to memory
+ * only. Of each kind one save may be in flight. */
+enum tr_place { TR_TO_DISK, TR_TO_MEMORY, TR_PLACES };
 /* Begins to save in the background. The memory of a parameter may change after its gate. The save
- * before it must be committed.
- * ENOSPC: the disk is full; a later save may work. [collective] */
-int tr_store_begin(struct tr_store *s, const struct tr_progress *p,
+ * before it to the same place must be committed.
+ * ENOSPC: the disk is full; a later save may work.
+ * EAGAIN: a save to memory cannot be kept, because a node has no agent now. [collective] */
+int tr_store_begin(struct tr_store *s, enum tr_place to, const struct tr_progress *p,
 		   const struct tr_attachment *files, int files_n, struct tr_error *err);
 /* Returns the gate of the parameters, for tr_adamw_update. */
 struct tr_gate tr_store_gate(struct tr_store *s);
-/* Continues the save in flight, if there is one. *step receives the step that this call committed,
- * or 0.
+/* Continues the save in flight to that place, if there is one. *step receives the step that this
+ * call committed, or 0.
  * wait_ms  how long it waits at most until the save is committed, of which the shortest of all
  *          ranks counts; 0: it does not wait; -1: as long as it takes
  * EAGAIN: it is not committed after wait_ms above 0.
- * ENOSPC: the save has failed because the disk is full; a later one may work. [collective] */
-int tr_store_advance(struct tr_store *s, int wait_ms, int64_t *step, struct tr_error *err);
+ * ENOSPC: the save has failed because the disk is full; a later one may work.
+ * EFAILED: of a save to memory: an agent has ended, or has no memory left. [collective] */
+int tr_store_advance(struct tr_store *s, enum tr_place to, int wait_ms, int64_t *step,
+		     struct tr_error *err);
 #endif

@@ -112,8 +112,10 @@ static int see_newest(void *arg, const struct sheaf_item *item)
 }
 
 /* Fails if the run has a newer step than the training begins with. The library would refuse to save
- * an older one, but only at the first save. */
-static int check_newest(const struct tr_store *s, int64_t step, struct tr_error *err)
+ * an older one, but only at the first save. Sets *on_disk to whether the run has the step itself on
+ * disk. */
+static int check_newest(const struct tr_store *s, int64_t step, int *on_disk,
+			struct tr_error *err)
 {
 	struct sheaf_error e;
 	int64_t newest = -1;
@@ -123,6 +125,7 @@ static int check_newest(const struct tr_store *s, int64_t step, struct tr_error 
 		rc = tr_fail(err, TR_EINVAL, "%s has step %" PRId64 ", and the training begins "
 			     "with step %" PRId64 "; use resume auto, another run, or resume "
 			     "RUN@STEP with rewind", s->run_dir, newest, step);
+	*on_disk = newest >= step;
 	return rc;
 }
 
@@ -157,11 +160,11 @@ int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_
 	*p = (struct tr_progress){ .step = 0 };
 	*config = NULL;
 	if (strcmp(resume, "none") == 0)
-		return check_newest(s, 0, err);
+		return check_newest(s, 0, &p->on_disk, err);
 	if (strcmp(resume, "auto") == 0) {
 		rc = sheaf_checkpoint_open(&s->found, s->run, SHEAF_LATEST, &e);
 		if (rc == SHEAF_ENOENT)
-			return check_newest(s, 0, err);
+			return check_newest(s, 0, &p->on_disk, err);
 		rc = tr_store_pass(err, &e, rc);
 		if (rc == 0)
 			snprintf(s->name, sizeof(s->name), "%s@%" PRId64, s->run_dir,
@@ -172,7 +175,7 @@ int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_
 	if (rc == 0)
 		rc = read_notes(s, p, err);
 	if (rc == 0)
-		rc = check_newest(s, p->step, err);
+		rc = check_newest(s, p->step, &p->on_disk, err);
 	return rc == 0 ? tr_store_file(s, config_file, config, n, err) : rc;
 }
 

@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static void add_notes(struct tr_store *s, const struct tr_progress *p)
+static void add_notes(struct sheaf_save *save, const struct tr_progress *p)
 {
 	const uint64_t x[TR_NOTES] = { (uint64_t)p->consumed, (uint64_t)p->tokens, p->seed,
 		(uint64_t)p->virtual_dp, (uint64_t)p->adam_step, (uint64_t)p->data_tokens,
@@ -17,7 +17,7 @@ static void add_notes(struct tr_store *s, const struct tr_progress *p)
 	 * these calls did, so their results are not checked. */
 	for (int i = 0; i < TR_NOTES; i++) {
 		snprintf(text, sizeof(text), "%" PRIu64, x[i]);
-		sheaf_save_note(s->save, tr_store_keys[i], text, NULL);
+		sheaf_save_note(save, tr_store_keys[i], text, NULL);
 	}
 }
 
@@ -40,28 +40,30 @@ static int save_failed(struct tr_store *s, struct tr_error *err, const struct sh
 	return full ? TR_ENOSPC : code;
 }
 
-int tr_store_begin(struct tr_store *s, const struct tr_progress *p,
+int tr_store_begin(struct tr_store *s, enum tr_place to, const struct tr_progress *p,
 		   const struct tr_attachment *files, int files_n, struct tr_error *err)
 {
-	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_LAZY };
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_SAVE_LAZY |
+		(to == TR_TO_MEMORY ? SHEAF_SAVE_NO_DISK : 0) };
+	struct sheaf_save **save = &s->save[to];
 	struct sheaf_error e;
 	int rc = 0;
 
-	if (s->save)
+	if (*save)
 		return tr_fail(err, TR_EBUG, "a save began before the last one was committed");
-	rc = sheaf_save_begin(&s->save, s->run, p->step, s->state, &opts, &e);
+	rc = sheaf_save_begin(save, s->run, p->step, s->state, &opts, &e);
 	if (rc < 0)
 		return save_failed(s, err, &e, rc);
-	s->save_step = p->step;
-	add_notes(s, p);
+	s->save_step[to] = p->step;
+	add_notes(*save, p);
 	for (int i = 0; rc == 0 && i < files_n; i++)
-		rc = tr_store_pass(err, &e, sheaf_save_attach(s->save, files[i].file,
+		rc = tr_store_pass(err, &e, sheaf_save_attach(*save, files[i].file,
 							      files[i].bytes, files[i].n, &e));
 	rc = tr_agree(s->ranks, rc, err);
 	/* A file could not be attached, so the save must not be committed. */
 	if (rc < 0) {
-		sheaf_save_free(s->save);
-		s->save = NULL;
+		sheaf_save_free(*save);
+		*save = NULL;
 	}
 	return rc;
 }
@@ -72,15 +74,21 @@ static int wait_gate(void *arg, int param, struct tr_error *err)
 	struct sheaf_error e;
 	int rc = 0;
 
-	for (int kind = 0; s->save && rc == 0 && kind < KINDS; kind++) {
-		int slice = s->slice[param * KINDS + kind];
+	for (int to = 0; to < TR_PLACES; to++) {
+		struct sheaf_save *save = s->save[to];
 
-		if (slice >= 0)
-			rc = tr_store_pass(err, &e, sheaf_save_wait_copied(s->save, slice, -1, &e));
+		for (int kind = 0; save && rc == 0 && kind < KINDS; kind++) {
+			int slice = s->slice[param * KINDS + kind];
+
+			if (slice >= 0)
+				rc = tr_store_pass(err, &e, sheaf_save_wait_copied(save, slice, -1,
+										   &e));
+		}
+		/* A save that has failed does not read the memory any more, so the update goes on.
+		 * All ranks learn of the failure when they continue the save. */
+		rc = rc == TR_EINVAL || rc == TR_EBUG || rc == TR_ELOST ? rc : 0;
 	}
-	/* A save that has failed does not read the memory any more, so the update goes on. All
-	 * ranks learn of the failure when they continue the save. */
-	return rc == TR_EINVAL || rc == TR_EBUG || rc == TR_ELOST ? rc : 0;
+	return rc;
 }
 
 struct tr_gate tr_store_gate(struct tr_store *s)
@@ -88,21 +96,22 @@ struct tr_gate tr_store_gate(struct tr_store *s)
 	return (struct tr_gate){ wait_gate, s };
 }
 
-int tr_store_advance(struct tr_store *s, int wait_ms, int64_t *step, struct tr_error *err)
+int tr_store_advance(struct tr_store *s, enum tr_place to, int wait_ms, int64_t *step,
+		     struct tr_error *err)
 {
+	struct sheaf_save **save = &s->save[to];
 	struct sheaf_error e;
 	int rc;
 
 	*step = 0;
-	if (!s->save)
+	if (!*save)
 		return 0;
-	rc = wait_ms ? sheaf_save_commit(s->save, wait_ms, &e) :
-		sheaf_save_advance(s->save, 0, &e);
+	rc = wait_ms ? sheaf_save_commit(*save, wait_ms, &e) : sheaf_save_advance(*save, 0, &e);
 	if (rc == SHEAF_EAGAIN)
 		return wait_ms ? tr_store_pass(err, &e, rc) : 0;
 	if (rc == 0)
-		*step = s->save_step;
-	sheaf_save_free(s->save);
-	s->save = NULL;
+		*step = s->save_step[to];
+	sheaf_save_free(*save);
+	*save = NULL;
 	return rc < 0 ? save_failed(s, err, &e, rc) : 0;
 }

@@ -15,8 +15,8 @@ struct tr_store {
 	struct sheaf_state *state;
 	struct sheaf_state *load;       /* what a load fills; NULL: the same */
 	int *slice;                     /* [parameters * KINDS]; -1: none */
-	struct sheaf_save *save;        /* in flight */
-	int64_t save_step;
+	struct sheaf_save *save[TR_PLACES];     /* in flight */
+	int64_t save_step[TR_PLACES];
 	int64_t rewind_to;              /* -1: nothing is set aside */
 	char *run_dir;                  /* owned */
 	char name[4200];

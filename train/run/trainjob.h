@@ -27,9 +27,11 @@ struct tr_job {
 	char *yaml;                     /* the options */
 	struct tr_progress progress;
 	int64_t blocked_ns;             /* time that saves took, since the last event of a step */
-	int64_t last_saved;             /* step of the last save that began and has not failed */
+	int64_t last_saved;             /* step of the last save to disk that began and has not
+	                                 * failed */
 	int64_t committed;              /* step of the last one that was committed */
 	struct tr_error unsaved;        /* code ENOSPC: why the last save has failed */
+	int memory_lost;                /* the last save to memory was not kept, which was told */
 	int save_asked;                 /* a signal asks for a save, as all ranks have agreed */
 	int64_t stop_ns;                /* when a signal asked to stop, or when the ranks agreed to;
 	                                 * 0: not yet */

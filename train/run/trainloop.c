@@ -23,6 +23,19 @@ static int evaluate(struct tr_job *j, struct tr_error *err)
 	return tr_job_agree(j, 0, err);
 }
 
+/* Returns why there is no further step, or NULL if there is one. */
+static const char *reason_to_end(const struct tr_job *j)
+{
+	const struct tr_opts *o = j->o;
+	int64_t samples = tr_lm_samples(j->lm);
+
+	if (o->steps && j->t.step >= o->steps)
+		return "steps";
+	if (o->epochs && j->progress.consumed + o->batch > o->epochs * samples)
+		return "data";
+	return j->stop_ns ? "signal" : NULL;
+}
+
 /* Returns whether something is due that is done every so many steps. */
 static int is_due(const struct tr_job *j, int64_t every)
 {
@@ -55,21 +68,10 @@ static int step(struct tr_job *j, struct tr_error *err)
 	if (rc == 0 && is_due(j, j->o->eval_every) && !j->stop_ns)
 		rc = evaluate(j, err);
 	if (rc == 0 && (is_due(j, j->o->save_every) || j->save_asked))
-		rc = tr_job_save(j, err);
+		rc = tr_job_save(j, TR_TO_DISK, err);
+	else if (rc == 0 && is_due(j, j->o->save_memory_every) && !reason_to_end(j))
+		rc = tr_job_save(j, TR_TO_MEMORY, err);
 	return rc;
-}
-
-/* Returns why there is no further step, or NULL if there is one. */
-static const char *reason_to_end(const struct tr_job *j)
-{
-	const struct tr_opts *o = j->o;
-	int64_t samples = tr_lm_samples(j->lm);
-
-	if (o->steps && j->t.step >= o->steps)
-		return "steps";
-	if (o->epochs && j->progress.consumed + o->batch > o->epochs * samples)
-		return "data";
-	return j->stop_ns ? "signal" : NULL;
 }
 
 static int run_steps(struct tr_job *j, struct tr_error *err)
@@ -84,7 +86,7 @@ static int run_steps(struct tr_job *j, struct tr_error *err)
 	if (rc == 0 && j->eval && j->last_eval != j->t.step && !j->stop_ns)
 		rc = evaluate(j, err);
 	if (rc == 0 && j->last_saved != j->t.step)
-		rc = tr_job_save(j, err);
+		rc = tr_job_save(j, TR_TO_DISK, err);
 	if (rc == 0)
 		rc = tr_job_advance(j, 1, err);
 	if (rc == 0 && j->last_saved != j->t.step) {

@@ -105,6 +105,10 @@ static const struct option table[] = {
 	  "steps from one evaluation of eval-data to the next; one is at the end in any case" },
 	{ "save-every", INTEGER, 0, AT(save_every), 0, MANY, "0", NULL,
 	  "steps from one checkpoint to the next; one is saved at the end in any case" },
+	{ "save-memory-every", INTEGER, 0, AT(save_memory_every), 0, MANY, "0", NULL,
+	  "steps from one checkpoint in the memory of the nodes to the next; see agent" },
+	{ "agent", TEXT, 0, AT(agent), 0, 0, "auto", NULL,
+	  "sheaf agent of each node, which keeps checkpoints in memory: auto, none or its socket" },
 	{ "keep-last", INTEGER, 0, AT(keep_last), 0, 1 << 20, "0", NULL,
 	  "newest checkpoints that are kept; 0: all" },
 	{ "resume", TEXT, 0, AT(resume), 0, 0, "auto", NULL,
@@ -591,6 +595,13 @@ int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
 		return tr_fail(err, TR_EINVAL, "optimizer muon updates whole matrices, and "
 			       "zero-form flat cuts them; use zero-form tensor, or optimizer "
 			       "adamw");
+	if (o->save_memory_every && strcmp(o->agent, "none") == 0)
+		return tr_fail(err, TR_EINVAL, "save-memory-every %" PRId64 " needs an agent, and "
+			       "agent is none; leave one of them out", o->save_memory_every);
+	if (o->save_memory_every && o->offload)
+		return tr_fail(err, TR_EINVAL, "save-memory-every %" PRId64 " keeps a copy in "
+			       "memory of the moments that offload %s takes out of it; leave one "
+			       "of them out", o->save_memory_every, o->offload);
 	if (o->eval_every && !o->eval_data)
 		return tr_fail(err, TR_EINVAL, "eval-every %" PRId64 " needs data, and eval-data "
 			       "is not set; set it, or leave eval-every out", o->eval_every);

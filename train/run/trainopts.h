@@ -24,9 +24,9 @@ struct tr_opts {
 	char *run, *model, *data, *eval_data, *resume;  /* owned, as all strings */
 	/* The number of the choice. */
 	int64_t init, decay, dtype, trace, schedule, zero_form, recompute, optimizer;
-	char *isa, *offload;
+	char *isa, *offload, *agent;
 	int64_t seed, batch, micro_batch, seq, steps, epochs, warmup, eval_every,
-		save_every, keep_last, stop_seconds, timeout_ms, chunks, zero;
+		save_every, save_memory_every, keep_last, stop_seconds, timeout_ms, chunks, zero;
 	int64_t shuffle, rewind, sp, document_attention, overlap; /* 0 or 1 */
 	struct tr_axes mesh, virtual;           /* 0: not set */
 	struct tr_counts stages;

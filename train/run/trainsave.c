@@ -67,17 +67,45 @@ int tr_job_agree(struct tr_job *j, int code, struct tr_error *err)
 	return 0;
 }
 
-int tr_job_advance(struct tr_job *j, int wait, struct tr_error *err)
+/* Takes the result of a save to memory. If an agent is lost or has no memory left, the training
+ * goes on without it, and later saves try again. That is told once, until one of them works. */
+static int take_memory_save(struct tr_job *j, int code, const struct tr_error *err)
+{
+	if (code != TR_EAGAIN && code != TR_EFAILED)
+		return code;
+	if (!j->memory_lost) {
+		tr_tell_error(j->events, code, err);
+		if (j->ranks->rank == 0)
+			fprintf(stderr, "sheaf-train: %s; the training goes on, and saves to "
+				"memory are tried again\n", err->msg);
+	}
+	j->memory_lost = 1;
+	return 0;
+}
+
+/* Continues the save in flight to one place. */
+static int advance(struct tr_job *j, enum tr_place to, int wait, struct tr_error *err)
 {
 	int64_t start = tr_clock_ns(), step;
-	int rc = tr_store_advance(j->store, wait ? time_left(j) : 0, &step, err);
+	int rc = tr_store_advance(j->store, to, wait ? time_left(j) : 0, &step, err);
 
 	j->blocked_ns += tr_clock_ns() - start;
-	if (rc == 0 && step) {
+	if (rc == 0 && step && to == TR_TO_DISK)
 		j->committed = step;
-		tr_tell_saved(j, step);
-	}
+	if (rc == 0 && step && to == TR_TO_MEMORY)
+		j->memory_lost = 0;
+	if (rc == 0 && step)
+		tr_tell_saved(j, to, step);
+	if (to == TR_TO_MEMORY)
+		return take_memory_save(j, rc, err);
 	return rc == TR_EAGAIN ? too_late(j, err) : take_save(j, rc, err);
+}
+
+int tr_job_advance(struct tr_job *j, int wait, struct tr_error *err)
+{
+	int rc = advance(j, TR_TO_MEMORY, wait, err);
+
+	return rc == 0 ? advance(j, TR_TO_DISK, wait, err) : rc;
 }
 
 void tr_job_finish_save(struct tr_job *j)
@@ -89,7 +117,7 @@ void tr_job_finish_save(struct tr_job *j)
 }
 
 /* Begins a save of the present state. */
-static int begin_save(struct tr_job *j, struct tr_error *err)
+static int begin_save(struct tr_job *j, enum tr_place to, struct tr_error *err)
 {
 	struct tr_attachment files[] = {
 		{ "config.json", j->setup.text, j->setup.n },
@@ -105,27 +133,33 @@ static int begin_save(struct tr_job *j, struct tr_error *err)
 		files[2].n = strlen(groups);
 		j->progress.step = j->t.step;
 		j->progress.adam_step = j->t.adamw.step;
-		rc = tr_store_begin(j->store, &j->progress, files, 3, err);
+		rc = tr_store_begin(j->store, to, &j->progress, files, 3, err);
 	}
 	free(groups);
 	return rc;
 }
 
-int tr_job_save(struct tr_job *j, struct tr_error *err)
+int tr_job_save(struct tr_job *j, enum tr_place to, struct tr_error *err)
 {
-	int rc = tr_job_advance(j, 1, err);
-	int64_t start = tr_clock_ns();
+	/* Also before a save to disk, because an older step could not be committed behind it. */
+	int rc = advance(j, TR_TO_MEMORY, 1, err);
+	int64_t start;
 
+	if (rc == 0 && to == TR_TO_DISK)
+		rc = advance(j, TR_TO_DISK, 1, err);
+	start = tr_clock_ns();
 	if (rc == 0)
 		rc = tr_trainer_settle(&j->t, err);
 	if (rc < 0)
 		return rc;
 	/* This save has what was asked for before it begins. */
-	j->save_asked = 0;
-	if (j->signals)
-		j->signals->save = 0;
-	rc = begin_save(j, err);
-	j->last_saved = j->t.step;
+	if (to == TR_TO_DISK) {
+		j->save_asked = 0;
+		if (j->signals)
+			j->signals->save = 0;
+		j->last_saved = j->t.step;
+	}
+	rc = begin_save(j, to, err);
 	j->blocked_ns += tr_clock_ns() - start;
-	return take_save(j, rc, err);
+	return to == TR_TO_MEMORY ? take_memory_save(j, rc, err) : take_save(j, rc, err);
 }

@@ -236,7 +236,7 @@ static int fill(struct tr_job *j, struct tr_error *err)
 		rc = tr_trainer_spread(&j->t, err);
 	if (rc == 0)
 		rc = tr_trainer_settle(&j->t, err);
-	j->last_saved = j->committed = j->progress.step;
+	j->last_saved = j->committed = j->progress.on_disk ? j->progress.step : 0;
 	j->progress.seed = (uint64_t)j->o->seed;
 	j->progress.virtual_dp = j->o->virtual.dp;
 	j->progress.virtual_tp = j->o->virtual.tp;
@@ -289,6 +289,7 @@ static int make_link(struct tr_job *j, struct tr_error *err)
 int tr_job_start(struct tr_job *j, struct tr_error *err)
 {
 	struct tr_store_opts so = { .run = j->o->run, .keep_last = j->o->keep_last,
+				    .agent = j->o->agent, .memory = j->o->save_memory_every > 0,
 				    .log = log_line, .arg = j };
 	int rc = j->o->run ? 0 : tr_fail(err, TR_EINVAL, "run is not set; set it in the file or "
 					 "with --run");

@@ -127,16 +127,18 @@ void tr_tell_eval(struct tr_job *j, double loss, int64_t tokens)
 	       j->t.step, loss, tokens);
 }
 
-void tr_tell_saved(struct tr_job *j, int64_t step)
+void tr_tell_saved(struct tr_job *j, enum tr_place to, int64_t step)
 {
 	const struct tr_registry *reg = tr_model_registry(j->t.model);
 	int64_t item = 12 + (j->t.adamw.master ? 2 : 0);        /* bytes */
 	int64_t bytes = reg->distinct * item - (j->t.muon ? reg->matrices * 4 : 0);
 
 	tr_event(j->events, json_pack("{s:s,s:I,s:s,s:I,s:f}", "event", "saved", "step",
-		(json_int_t)step, "to", "disk", "bytes", (json_int_t)bytes,
+		(json_int_t)step, "to", to == TR_TO_DISK ? "disk" : "memory",
+		"bytes", (json_int_t)bytes,
 		"blocked_ms", (double)j->blocked_ns * 1e-6));
-	tr_say(j->events, "saved step %" PRId64, step);
+	if (to == TR_TO_DISK)
+		tr_say(j->events, "saved step %" PRId64, step);
 }
 
 void tr_tell_end(struct tr_job *j, const char *reason)

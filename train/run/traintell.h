@@ -15,7 +15,7 @@ int tr_tell_samples(struct tr_job *j, struct tr_error *err);
 int tr_tell_memory(struct tr_job *j, struct tr_error *err);
 /* Writes what an evaluation has found. */
 void tr_tell_eval(struct tr_job *j, double loss, int64_t tokens);
-void tr_tell_saved(struct tr_job *j, int64_t step);
+void tr_tell_saved(struct tr_job *j, enum tr_place to, int64_t step);
 /* Writes why the training has ended. */
 void tr_tell_end(struct tr_job *j, const char *reason);
 void tr_tell_error(struct tr_events *events, int code, const struct tr_error *err);
