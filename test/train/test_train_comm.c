@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <time.h>
 
 #include "leafsum.h"
@@ -494,6 +495,41 @@ TEST(the_failure_of_any_exchange_in_the_background_is_an_error_on_all_ranks)
 			CHECK_INT(w[r].rc, TR_ELOST);
 			CHECK_INT(w[r].err.rank, 1);
 		}
+	}
+}
+
+static atomic_int waits;
+
+/* Rank 0 sends, and fails at once while rank 1 waits for what it has sent. */
+static void *send_and_fail(void *arg)
+{
+	struct worker *w = arg;
+	struct tr_piece out[2] = { { NULL, 0 } }, in[2] = { { NULL, 0 } };
+	int64_t x = 0;
+	void *flow = NULL;
+
+	out[1] = (struct tr_piece){ &x, w->g.rank ? 0 : sizeof(x) };
+	in[0] = (struct tr_piece){ &x, w->g.rank ? sizeof(x) : 0 };
+	while (!w->g.rank && !waits)
+		;
+	w->rc = tr_exchange_begin(&w->g, out, in, &flow, &w->err);
+	waits = w->g.rank;
+	if (w->rc == 0)
+		w->rc = tr_exchange_end(&w->g, &flow, &w->err);
+	if (w->rc == 0 && !w->g.rank)
+		w->rc = tr_exchange_begin(&w->g, out, in, &flow, &w->err);
+	return NULL;
+}
+
+TEST(an_exchange_that_is_complete_does_not_fail_with_a_later_one)
+{
+	for (int i = 0; i < 300; i++) {
+		struct worker w[2] = { { .fail_at = 2 } };
+
+		waits = 0;
+		work_together(w, 2, send_and_fail);
+		CHECK_INT(w[0].rc, TR_ELOST);
+		CHECK_RC(w[1].rc, 0, &w[1].err);
 	}
 }
 

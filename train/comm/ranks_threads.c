@@ -407,7 +407,8 @@ static int progress_threads(void *arg, void *flow, int timeout_ms, int *done,
 	pthread_mutex_lock(&all->lock);
 	while (!(*done = take_exchange(me, flow)) && good && timeout_ms)
 		good = wait_locked(me, &end);
-	good &= *done || !all->broken;
+	/* What has come is not lost by a later failure. */
+	good = *done || !all->broken;
 	pthread_mutex_unlock(&all->lock);
 	if (*done || !good)
 		end_exchange(me, flow, *done);
