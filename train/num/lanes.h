@@ -49,15 +49,61 @@ static inline void store_some(float *x, vec v, int64_t n)
 	memcpy(x, &v, (size_t)n * sizeof(*x));
 }
 
-/* Returns a where the mask is set, and b elsewhere. */
-static inline vec choose(veci mask, vec a, vec b)
+/* The part of a vector that one register holds. Compilers compare longer vectors item by item, so
+ * whatever compares or converts is written for parts. */
+#if defined(__AVX512F__)
+enum { PART = 16 };
+#elif defined(__AVX2__)
+enum { PART = 8 };
+#else
+enum { PART = 4 };
+#endif
+enum { PARTS = LANES / PART };
+typedef float part __attribute__((vector_size(4 * PART)));
+typedef int32_t parti __attribute__((vector_size(4 * PART)));
+typedef uint32_t partu __attribute__((vector_size(4 * PART)));
+union parts {
+	vec v;
+	veci i;
+	vecu u;
+	part p[PARTS];
+	parti pi[PARTS];
+	partu pu[PARTS];
+};
+
+/* Returns a part of items that are all x. */
+static inline part every(float x)
 {
-	return (vec)(((veci)a & mask) | ((veci)b & ~mask));
+	return x - (part){ 0 };
 }
 
-static inline vec larger(vec a, vec b)
+/* Returns a where the mask is set, and b elsewhere. */
+static inline part choose(parti mask, part a, part b)
 {
-	return choose((veci)(a > b), a, b);
+	return (part)(((parti)a & mask) | ((parti)b & ~mask));
+}
+
+static inline part load_part(const float *x)
+{
+	part p;
+
+	memcpy(&p, x, sizeof(p));
+	return p;
+}
+
+/* Returns a where a > b, and b elsewhere. */
+static inline part larger(part a, part b)
+{
+	return choose((parti)(a > b), a, b);
+}
+
+static inline veci larger_integers(veci a, veci b)
+{
+	union parts x = { .i = a }, y = { .i = b };
+
+	for (int i = 0; i < PARTS; i++)
+		x.p[i] = choose((parti)(x.pi[i] > y.pi[i]), x.p[i], y.p[i]);
+	return x.i;
 }
 
 static inline float lanes_sum(vec v)
@@ -93,9 +139,15 @@ static inline vec widen(vech h)
  * The lower halves have no meaning. A NaN stays one. */
 static inline vecu round_upper(vec v)
 {
-	const vecu bits = (vecu)v, one = (bits >> 16) & 1;
+	union parts x = { .v = v };
 
-	return (vecu)choose((veci)(v == v), (vec)(bits + one + 0x7FFF), (vec)(bits | 0x400000));
+	for (int i = 0; i < PARTS; i++) {
+		const partu bits = x.pu[i], one = (bits >> 16) & 1;
+
+		x.p[i] = choose((parti)(x.p[i] == x.p[i]), (part)(bits + one + 0x7FFF),
+				(part)(bits | 0x400000));
+	}
+	return x.u;
 }
 
 static inline vec rounded(vec v)
@@ -149,29 +201,38 @@ static inline void store_some_bf16(uint16_t *x, vec v, int64_t n)
 
 /* Computes e^x with an error of at most 2 units in the last place, also where the result is
  * subnormal. The polynomial is that of Cephes. */
-static inline vec exponential(vec x)
+static inline part exponential_part(part x)
 {
-	const vec magic = all(12582912.0f);
-	vec n, r, p;
-	veci k, half;
+	const part magic = every(12582912.0f);
+	part n, r, p;
+	parti k, half;
 
-	x = choose((veci)(x < all(-104.0f)), all(-104.0f), x);
-	x = choose((veci)(x > all(89.0f)), all(89.0f), x);
-	n = (x * all(1.44269504f) + magic) - magic;
-	r = x - n * all(0.693359375f) - n * all(-2.12194440e-4f);
-	p = all(1.9875691500e-4f);
-	p = p * r + all(1.3981999507e-3f);
-	p = p * r + all(8.3334519073e-3f);
-	p = p * r + all(4.1665795894e-2f);
-	p = p * r + all(1.6666665459e-1f);
-	p = p * r + all(5.0000001201e-1f);
-	p = p * r * r + r + all(1.0f);
+	x = choose((parti)(x < every(-104.0f)), every(-104.0f), x);
+	x = choose((parti)(x > every(89.0f)), every(89.0f), x);
+	n = (x * every(1.44269504f) + magic) - magic;
+	r = x - n * every(0.693359375f) - n * every(-2.12194440e-4f);
+	p = every(1.9875691500e-4f);
+	p = p * r + every(1.3981999507e-3f);
+	p = p * r + every(8.3334519073e-3f);
+	p = p * r + every(4.1665795894e-2f);
+	p = p * r + every(1.6666665459e-1f);
+	p = p * r + every(5.0000001201e-1f);
+	p = p * r * r + r + every(1.0f);
 	/* n is a whole number of at most 150, or NaN. Then p is NaN, whatever it is multiplied
 	 * by. */
-	k = __builtin_convertvector(choose((veci)(n == n), n, all(0.0f)), veci);
-	half = k >> alli(1);
-	p = p * (vec)((half + alli(127)) << alli(23));
-	return p * (vec)((k - half + alli(127)) << alli(23));
+	k = __builtin_convertvector(choose((parti)(n == n), n, every(0.0f)), parti);
+	half = k >> 1;
+	p = p * (part)((half + 127) << 23);
+	return p * (part)((k - half + 127) << 23);
+}
+
+static inline vec exponential(vec x)
+{
+	union parts u = { .v = x };
+
+	for (int i = 0; i < PARTS; i++)
+		u.p[i] = exponential_part(u.p[i]);
+	return u.v;
 }
 
 /* 1 / (1 + e^-x). */

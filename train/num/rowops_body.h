@@ -13,10 +13,19 @@
 
 float OP(max)(const float *x, int64_t n)
 {
-	vec m = all(-INFINITY);
+	union parts u;
+	part m[PARTS];
+	int64_t at = 0;
 
-	EACH(n, m = larger(load(x + at), m), m = larger(load_some(x + at, left, -INFINITY), m));
-	return lanes_max(m);
+	for (int i = 0; i < PARTS; i++)
+		m[i] = every(-INFINITY);
+	for (; at + LANES <= n; at += LANES)
+		for (int i = 0; i < PARTS; i++)
+			m[i] = larger(load_part(x + at + i * PART), m[i]);
+	u.v = at < n ? load_some(x + at, n - at, -INFINITY) : all(-INFINITY);
+	for (int i = 0; i < PARTS; i++)
+		u.p[i] = larger(u.p[i], m[i]);
+	return lanes_max(u.v);
 }
 
 void OP(softmax)(float *x, int64_t n, float scale, float *max, float *inverse)
@@ -161,10 +170,10 @@ float OP(absmax)(const float *x, int64_t n)
 
 	EACH(n, {
 		a = (veci)load(x + at) & sign;
-		m = (veci)choose((veci)(a > m), (vec)a, (vec)m);
+		m = larger_integers(a, m);
 	}, {
 		a = (veci)load_some(x + at, left, 0) & sign;
-		m = (veci)choose((veci)(a > m), (vec)a, (vec)m);
+		m = larger_integers(a, m);
 	});
 	for (int i = 0; i < LANES; i++)
 		most = m[i] > most ? m[i] : most;
