@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include "err.h"
-#include "json.h"
+#include "json_walk.h"
 #include "valid.h"
 
 #define KEY_MAX 256
@@ -55,78 +55,24 @@ static bool is_integer(const char *s, int64_t *v)
 	return true;
 }
 
-/* The keys of the objects that enclose the present value, joined by dots. */
-struct walk { char key[KEY_MAX]; size_t len[SHF_JSON_DEPTH + 1]; int depth; };
-
-/* Takes a key of the present object. Returns false if it is too long, or has a dot. */
-static bool walk_key(struct walk *w, const char *key, size_t n)
+/* Adds an integer or a truth value, unless it is in an array. */
+static int config_leaf(void *arg, const struct shf_json_leaf *x, struct sheaf_error *err)
 {
-	size_t at = w->len[w->depth];
+	bool is_truth = x->kind == SHF_JSON_TRUE || x->kind == SHF_JSON_FALSE;
+	int64_t v = x->kind == SHF_JSON_TRUE;
 
-	if (at + n + 2 > sizeof(w->key) || memchr(key, '.', n) || memchr(key, 0, n))
-		return false;
-	if (at)
-		w->key[at++] = '.';
-	memcpy(w->key + at, key, n);
-	w->key[at + n] = '\0';
-	return true;
-}
-
-/* Adds the value whose first token is `kind`. Skips arrays. */
-static int config_value(struct shf_map_config *c, struct walk *w, struct shf_json *j,
-                        enum shf_json_kind kind, bool keyed, struct sheaf_error *err)
-{
-	int64_t v;
-
-	if (kind == SHF_JSON_OBJECT && keyed) {
-		w->len[++w->depth] = strlen(w->key);
+	if (x->in_array || !x->is_plain || x->path_n >= KEY_MAX)
 		return 0;
-	}
-	if (kind == SHF_JSON_OBJECT || kind == SHF_JSON_ARRAY) {
-		shf_json_skip(j, kind);
+	if (!is_truth && (x->kind != SHF_JSON_NUMBER || !is_integer(x->text, &v)))
 		return 0;
-	}
-	if (!keyed)
-		return 0;
-	if (kind == SHF_JSON_NUMBER && is_integer(shf_json_text(j, NULL), &v))
-		return config_add(c, w->key, strlen(w->key), v, false, err);
-	if (kind == SHF_JSON_TRUE || kind == SHF_JSON_FALSE)
-		return config_add(c, w->key, strlen(w->key), kind == SHF_JSON_TRUE, false, err);
-	return 0;
+	return config_add(arg, x->path, x->path_n, v, false, err);
 }
 
 int shf_map_config_read(struct shf_map_config *c, const char *path, const void *bytes, size_t n,
                         struct sheaf_error *err)
 {
-	struct walk w = { .key = "" };
-	struct shf_json j;
-	enum shf_json_kind kind;
-	bool keyed = false;
-	int rc = 0;
+	int rc = shf_json_walk(bytes, n, path, config_leaf, c, err);
 
-	shf_json_init(&j, bytes, n);
-	kind = shf_json_next(&j);
-	if (kind != SHF_JSON_OBJECT && kind != SHF_JSON_ERROR)
-		rc = shf_fail(err, SHEAF_EFORMAT, "%s: is no JSON object", path);
-	while (rc == 0 && kind != SHF_JSON_ERROR && kind != SHF_JSON_END) {
-		kind = shf_json_next(&j);
-		if (kind == SHF_JSON_KEY) {
-			size_t k;
-			const char *key = shf_json_text(&j, &k);
-
-			keyed = walk_key(&w, key, k);
-			kind = shf_json_next(&j);
-			rc = config_value(c, &w, &j, kind, keyed, err);
-		} else if (kind == SHF_JSON_OBJECT_END) {
-			w.depth -= w.depth > 0;
-		}
-		kind = j.kind;
-	}
-	if (rc == 0 && kind == SHF_JSON_ERROR && j.scratch.oom)
-		rc = config_no_memory(err);
-	else if (rc == 0 && kind == SHF_JSON_ERROR)
-		rc = shf_fail(err, SHEAF_EFORMAT, "%s: is no JSON: %s", path, j.why);
-	shf_json_release(&j);
 	c->path = shf_arena_strdup(&c->arena, path, strlen(path));
 	return rc == 0 && !c->path ? config_no_memory(err) : rc;
 }

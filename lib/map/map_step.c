@@ -3,7 +3,6 @@
  * plan of the map. So foreign_dir.c shows them as a directory of safetensors files, and everything
  * above opens that. */
 #include "map_step.h"
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +12,7 @@
 #include "foreign.h"
 #include "foreign_dir.h"
 #include "map_read.h"
-#include "step_attached.h"
+#include "step_beside.h"
 #include "step_files.h"
 #include "step_find.h"
 #include "step_open.h"
@@ -87,51 +86,24 @@ static int map_read_file(struct shf_map *m, const struct shf_sys *sys, const cha
 	return rc;
 }
 
-/* Reads the config.json beside a foreign checkpoint, if there is one. */
-static int read_beside(struct shf_map_config *c, const struct shf_foreign *f,
-                       struct sheaf_error *err)
-{
-	struct shf_buf text = SHF_BUF_INIT, path = SHF_BUF_INIT;
-	const char *slash = strrchr(f->path, '/');
-	int n = f->dir >= 0 ? (int)strlen(f->path) : slash ? (int)(slash - f->path) : 1, rc;
-
-	shf_buf_addf(&path, "%.*s/config.json", n, f->dir >= 0 || slash ? f->path : ".");
-	shf_buf_u8(&path, 0);
-	rc = path.oom ? -ENOMEM : shf_file_slurp(f->in, SHF_CWD, (char *)path.data, 0,
-	                                         SHF_MAP_BYTES_MAX, &text);
-	if (rc == 0)
-		rc = shf_map_config_read(c, (char *)path.data, text.data, text.len, err);
-	else
-		rc = rc == -ENOENT ? 0 : shf_fail_sys(err, -rc, "%s: reading config.json", f->path);
-	shf_buf_release(&text);
-	shf_buf_release(&path);
-	return rc;
-}
-
 /* Reads the config.json of the step, or that which the caller names. */
 static int read_config(struct shf_map_config *c, struct sheaf_checkpoint *step,
                        const struct shf_map_opts *opts, struct sheaf_error *err)
 {
+	const char *name = opts->config ? opts->config : "config.json";
 	struct shf_buf text = SHF_BUF_INIT;
-	const void *bytes;
-	size_t n;
 	int rc;
 
-	step = shf_step_behind_maps(step);
 	if (opts->config) {
-		rc = shf_file_slurp(step->run->sys, SHF_CWD, opts->config, 0, SHF_MAP_BYTES_MAX,
-		                    &text);
-		rc = rc < 0 ? shf_fail_sys(err, -rc, "%s", opts->config)
-		            : shf_map_config_read(c, opts->config, text.data, text.len, err);
-		shf_buf_release(&text);
-		return rc;
+		rc = shf_file_slurp(step->run->sys, SHF_CWD, name, 0, SHF_MAP_BYTES_MAX, &text);
+		rc = rc < 0 ? shf_fail_sys(err, -rc, "%s", name) : 1;
+	} else {
+		rc = shf_step_beside(step, name, &text, err);
 	}
-	if (step->foreign)
-		return read_beside(c, step->foreign, err);
-	rc = shf_step_attached(step, "config.json", &bytes, &n, err);
-	if (rc == SHEAF_ENOENT)
-		return 0;
-	return rc < 0 ? rc : shf_map_config_read(c, "config.json", bytes, n, err);
+	if (rc == 1)
+		rc = shf_map_config_read(c, name, text.data, text.len, err);
+	shf_buf_release(&text);
+	return rc;
 }
 
 /* ---- the step ---- */
