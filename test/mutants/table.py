@@ -2537,3 +2537,28 @@ bug("disk_before_memory", "a save to disk begins while one to memory is in fligh
 bug("gate_opens_at_once", "a gate does not wait for the copy of its parameter",
     "run/bindsave.c:wait_gate", "if (slice >= 0)", "if (slice >= 0 && !MUTANT)",
     WHOLE + "a_save_has_no_byte")
+EMA = "train/test_train_ema: "
+bug("average_without_matrices", "the matrices that Muon updates are not averaged",
+    "optim/muon.c:tr_muon_update", "tr_adamw_average(a, u->be->isa, at, w, p->items);",
+    "if (!MUTANT) tr_adamw_average(a, u->be->isa, at, w, p->items);",
+    EMA + "the_average_has_the_bits")
+bug("average_of_old_weights", "the average gets the weights of before the update",
+    "optim/adamw.c:update_items",
+    "isa->row.adamw(w, a->m + at, tr_adamw_second(a, i, at), g, own.to - own.from, s);",
+    "if (MUTANT) tr_adamw_average(a, isa, at, w, own.to - own.from); "
+    "isa->row.adamw(w, a->m + at, tr_adamw_second(a, i, at), g, own.to - own.from, s); "
+    "if (MUTANT) continue;",
+    EMA + "the_average_has_the_bits")
+bug("average_begins_with_zero", "the average begins with zero and not with the weights",
+    "run/trainloop.c:begin_average", "tr_trainer_average(&l->t);",
+    "if (!MUTANT) tr_trainer_average(&l->t);", EMA + "the_average_has_the_bits",
+    EMA + "where_a_checkpoint_has_no_average")
+blind("average_begins_again", "a resume begins the average again with the weights",
+      "run/bind.c:tr_store_has_average", "s->has_average", WHOLE + "ranks_go_on_with_what")
+bug("average_of_another_share", "a rank saves the average of items that another rank has",
+    "run/bind.c:add_kind", "t->adamw.ema + at :", "t->adamw.ema + at - (MUTANT && at > 0) :",
+    WHOLE + "ranks_that_are_threads")
+bug("average_stays_in_the_model", "after an evaluation the average is the model",
+    "run/trainloop.c:evaluate", "if (rc == 0) rc = swap_average(l, err); if (rc < 0)",
+    "if (rc == 0 && !MUTANT) rc = swap_average(l, err); if (rc < 0)",
+    EMA + "an_evaluation_of_the_average")

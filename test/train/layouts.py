@@ -3,7 +3,7 @@
 """sheaf-train on several ranks: do all layouts of a training have equal bits, also where one layout
 resumes from the checkpoint of another, or after a kill? Prints TAP.
 
-usage: layouts.py SHEAF-TRAIN WALK_LAYOUTS MPIRUN [--seed N]
+usage: layouts.py SHEAF-TRAIN WALK_LAYOUTS MPIRUN SHEAF [--seed N]
 """
 import filecmp
 import json
@@ -28,6 +28,7 @@ steps: %d
 virtual: {dp: 12, tp: 4}
 lr: 0.002
 warmup: 3
+ema: 0.8
 save-every: 2
 data: %s
 """
@@ -44,6 +45,7 @@ decay: constant
 warmup: 1
 dropout: 0.1
 attention-dropout: 0.15
+ema: 0.8
 save-every: %d
 data: %s
 """
@@ -81,8 +83,9 @@ def text(n, seed):
 
 
 class World:
-    def __init__(self, program, walker, mpirun, at):
+    def __init__(self, program, walker, mpirun, sheaf, at):
         self.program, self.walker, self.mpirun, self.at = program, walker, mpirun, at
+        self.sheaf = sheaf
         self.claims = Claims()
         self.config = os.path.join(at, "config.yaml")
 
@@ -372,6 +375,32 @@ def resumes(w):
     return want
 
 
+def averages(w):
+    """The loss of an average is that of the model into which it is exported. A run that begins to
+    have an average says so."""
+    evals = ["--eval-data", w.run("data.safetensors"), "--resume", "none"]
+    job = w.train(4, "averaged", "--mesh", "dp=2,pp=2", "--zero", 1, "--overlap", "--eval-ema",
+                  "--dtype", "bf16", "--steps", 3, *evals)
+    done = subprocess.run([w.sheaf, "convert", w.run("averaged@3"), w.run("exported"), "--family",
+                           "ema", "--dtype", "BF16"], capture_output=True, text=True)
+    other = w.train(1, "from-average", "--model", w.run("exported"), "--init", "model", "--lr", 0,
+                    "--min-lr", 0, "--warmup", 0, "--steps", 1, "--dtype", "bf16", "--ema", 0,
+                    *evals)
+    told, want = (j.of("eval") or [{}] for j in (job, other))
+    w.claims.check(told[-1].get("ema") is True and want[0].get("ema") is False and
+                   told[-1]["loss_hex"] == want[0]["loss_hex"],
+                   "the loss of an average is that of the model into which it is exported",
+                   told, want, job.err, done.stderr, other.err)
+    before = w.train(1, "begins", "--ema", 0, "--steps", 4)
+    after = w.train(2, "begins", "--zero", 1, "--steps", 6)
+    again = w.train(1, "begins", "--steps", 8)
+    changed = [e["changed"] for job in (before, after, again) for e in job.of("start")]
+    w.claims.check(changed == [[], ["steps", "ema"], ["steps"]] and
+                   not os.path.exists(w.run("begins/checkpoint-4/ema")) and
+                   os.path.exists(w.run("begins/checkpoint-6/ema")),
+                   "a run that begins to have an average says so", changed, after.err)
+
+
 def refused(w):
     for ranks, args, words in (
             (2, ["--mesh", "tp=2", "--virtual", "dp=12"], ("mesh tp=2", "virtual tp=1")),
@@ -425,6 +454,7 @@ def kill(w, want, seed):
     w.claims.check(steps == want and kills == 3,
                    "seed %d: after %d kills the steps are those of a run that was not killed" %
                    (seed, kills), sorted(steps))
+    checkpoints(w, STEPS, "killed", "one12")
 
 
 def readers(w, want):
@@ -523,7 +553,8 @@ def main():
     seed = int(sys.argv[sys.argv.index("--seed") + 1]) if "--seed" in sys.argv else \
         random.SystemRandom().randrange(10 ** 6)
     with tempfile.TemporaryDirectory(prefix="sheaf-train-") as at:
-        w = World(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), sys.argv[3], at)
+        w = World(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), sys.argv[3],
+                  os.path.abspath(sys.argv[4]), at)
         usage(w)
         prepare(w)
         masked(w)
@@ -531,6 +562,7 @@ def main():
         peak_memory(w)
         mixed(w)
         want = resumes(w)
+        averages(w)
         refused(w)
         readers(w, want)
         stopped(w)

@@ -3,7 +3,7 @@
 """sheaf-train beside transformers: losses, gradients, updates, and the model that it saves. Prints
 TAP; skips where torch or transformers is not installed.
 
-usage: oracle.py SHEAF-TRAIN
+usage: oracle.py SHEAF-TRAIN SHEAF
 
 One rank computes the pieces of tensor parallelism, which several ranks compute with equal bits
 (layouts.py). A gradient is read from a checkpoint: with beta1 0 the first moment after a step is
@@ -61,9 +61,9 @@ MORE = ("t0", "untied, one kv head, long sequences", "llama")   # with Muon and 
 
 
 class Case:
-    def __init__(self, program, at, index, shape, documents):
+    def __init__(self, program, sheaf, at, index, shape, documents):
         (self.kind, config), self.seq, self.batch, part, wide, self.pieces = shape
-        self.program = program
+        self.program, self.sheaf = program, sheaf
         self.hf = os.path.join(at, "hf%d" % index)
         self.run = os.path.join(at, "run%d" % index)
         self.data = os.path.join(at, "data%d.safetensors" % index)
@@ -212,6 +212,28 @@ def goes_on(c, case, name):
             "%s: a step that goes on in transformers has our loss" % name, got, events)
 
 
+def average(c, case, name, dtype):
+    """The average of four steps, which transformers opens where it was exported."""
+    shutil.rmtree(case.run)
+    job = case.train("--ema", "0.6", "--dtype", dtype, "--decay", "constant", "--lr", "1e-3",
+                     "--save-every", "1", "--steps", "4")
+    path = case.run + "-average"
+    done = subprocess.run([case.sheaf, "convert", case.run + "@4", path, "--family", "ema"],
+                          capture_output=True, text=True)
+    if not c.check(job.status == 0 and done.returncode == 0,
+                   "%s, %s: an average is exported" % (name, dtype), job.err, done.stderr):
+        return
+    want = {n: p.detach() for n, p in case.model(torch.float32).named_parameters()}
+    for step in range(1, 5):
+        weights = case.saved(step, "master_weights" if dtype == "bf16" else "")
+        want = {n: torch.lerp(e, weights[n], 0.4) for n, e in want.items()}
+    opened = case.kind.from_pretrained(path, dtype=torch.float32)
+    worst = max((apart(p.detach(), want[n]), n) for n, p in opened.named_parameters())
+    c.check(worst[0] <= 1e-7,
+            "%s, %s: transformers opens the average, which is that of torch" % (name, dtype), worst)
+    shutil.rmtree(path)
+
+
 def muon(c, case, name):
     """Muon beside that of torch, which here computes in fp32 what it rounds to bf16 otherwise."""
     if not hasattr(torch.optim, "Muon"):
@@ -290,12 +312,14 @@ def main():
     c = Claims()
     with tempfile.TemporaryDirectory(prefix="sheaf-oracle-") as at:
         for i, (name, shape) in enumerate(SHAPES.items()):
-            case = Case(os.path.abspath(sys.argv[1]), at, i, shape, name in DOCUMENTS)
+            case = Case(*map(os.path.abspath, sys.argv[1:3]), at, i, shape, name in DOCUMENTS)
             gradients(c, case, name)
             updates(c, case, name)
             goes_on(c, case, name)
             if name in MORE:
                 muon(c, case, name)
+                average(c, case, name, "fp32")
+                average(c, case, name, "bf16")
                 bf16(c, case, name)
     return c.end()
 

@@ -305,7 +305,7 @@ TEST(products_of_many_rows_and_columns_leave_nothing_out)
 }
 
 /* Calls every row operation on n items; all results go to `out`. */
-static void operate(const struct tr_rowops *o, int64_t n, float out[12][80])
+static void operate(const struct tr_rowops *o, int64_t n, float out[13][80])
 {
 	struct tr_adamw_step step = { 0.7f, 0.1f, 0.99f, 0.01f, 0.999f, 1.5f, 1e-8f, 0.03f };
 	int64_t squares[2] = { 0, 0 };
@@ -316,7 +316,7 @@ static void operate(const struct tr_rowops *o, int64_t n, float out[12][80])
 	draw(w, n, 13);
 	for (int64_t i = 0; i < n; i++)
 		x[i] *= 20;
-	for (int i = 0; i < 12; i++)
+	for (int i = 0; i < 13; i++)
 		memcpy(out[i], x, (size_t)n * sizeof(*x));
 	o->softmax(out[1], n, 0.3f, &out[1][70], &out[1][71]);
 	o->softmax_again(out[2], n, 0.3f, out[1][70], out[1][71]);
@@ -328,6 +328,7 @@ static void operate(const struct tr_rowops *o, int64_t n, float out[12][80])
 	o->adamw(out[11], y, w, x, n, &step);
 	o->momentum(out[5], out[6], n, 0.7f, 0.1f);
 	o->blend(out[7], y, n, 0.3f, -1.5f);
+	o->average(out[12], y, n, 0.3f);
 	o->squares(x, n, 0x1p-5, squares);
 	out[0][72] = o->absmax(x, n);
 	memcpy(&out[0][74], squares, sizeof(squares));
@@ -363,7 +364,7 @@ static void operate_on_items(const struct tr_itemops *o, int64_t n, float out[12
 
 TEST(row_operations_have_equal_bits_on_every_instruction_set)
 {
-	static float got[12][80], want[12][80];
+	static float got[13][80], want[13][80];
 	const struct tr_isa *isa[SETS_MAX];
 	int sets_n = sets(isa);
 

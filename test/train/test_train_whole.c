@@ -54,7 +54,7 @@ TEST(ranks_that_are_threads_save_the_files_of_one_rank)
 /* The first and the last stage have different matrices. */
 TEST(stages_of_a_model_whose_head_is_not_tied_save_the_files_of_one_rank)
 {
-	static char a[1 << 18], b[1 << 18];
+	static char a[1 << 19], b[1 << 19];
 	char text[sizeof(model)], *tied;
 	size_t n;
 
@@ -670,7 +670,7 @@ TEST(the_training_goes_on_while_the_disk_is_full_and_is_saved_when_it_is_free)
 	CHECK(read_tensors("whole/run/checkpoint-5", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
 	rmtree("whole/run");
 	/* The save of a step fails after its gates were called. */
-	fsyncs_before = 40;
+	fsyncs_before = 50;
 	full_fsyncs = 1;
 	train_on(2, "whole/run", "5", "save-every: 1");
 	CHECK_INT(full_fsyncs, 0);

@@ -36,7 +36,7 @@ struct rank {
 };
 static const char options[] = "model: whole/model.json\ndata: whole/data\nseq: 9\nbatch: 12\n"
 	"micro-batch: 3\nsteps: 3\nvirtual: {dp: 6, tp: 2}\nlr: 0.01\ndecay: constant\n"
-	"dropout: 0.1\nattention-dropout: 0.2\n";
+	"dropout: 0.1\nattention-dropout: 0.2\nema: 0.75\n";
 
 /* What the trainings of a test get besides: signals of each rank, NULL: none; and whether rank 0
  * writes events. */
@@ -263,17 +263,18 @@ static const struct {
 		 "link-gbps: 10\nlink-us: 20" } };
 enum { LAYOUTS = sizeof(layout) / sizeof(layout[0]) };
 
-/* Reads the weights, the masters if there are any, and the moments of a checkpoint, one behind the
- * other. */
+/* Reads the weights, the masters and the average if there are any, and the moments of a checkpoint,
+ * one behind the other. */
 static inline size_t read_tensors(const char *checkpoint, char *to, size_t n)
 {
 	static const char *const files[] = {
 		"model-00001-of-00001.safetensors",
 		"master_weights/master_weights-00001-of-00001.safetensors",
+		"ema/ema-00001-of-00001.safetensors",
 		"optimizer/optimizer-00001-of-00001.safetensors" };
 	size_t got = 0;
 
-	for (int i = 0; i < 3; i++) {
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
 		char path[300];
 
 		snprintf(path, sizeof(path), "%s/%s", checkpoint, files[i]);

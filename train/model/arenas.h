@@ -9,7 +9,7 @@
 enum tr_memory {
 	TR_PARAMS,                      /* weights */
 	TR_GRADS,                       /* of leaves, and of nodes of leaves that are added up */
-	TR_OPTIMIZER,                   /* moments, and fp32 masters of the weights */
+	TR_OPTIMIZER,                   /* moments, fp32 masters of the weights, their average */
 	TR_ACTIVATIONS,                 /* and their gradients */
 	TR_BUFFERS,                     /* tables, sums over pieces, rows of the data, workspaces */
 	TR_MEMORY_KINDS

@@ -47,6 +47,8 @@ struct tr_adamw_step {
 	void tr_momentum_##isa(float *m, float *g, int64_t n, float scale, float rest);         \
 	/* y = a * x + b * y. */                                                                \
 	void tr_blend_##isa(float *y, const float *x, int64_t n, float a, float b);             \
+	/* e += (x - e) * rest: a moving average that decays by 1 - rest. */                    \
+	void tr_average_##isa(float *e, const float *x, int64_t n, float rest);                 \
 	/* Largest |x[i]|; NaN if there is a NaN. */                                            \
 	float tr_absmax_##isa(const float *x, int64_t n);                                       \
 	/* Adds the squares of x[i] * scale, each at most 1, as two integers a square:          \
@@ -107,13 +109,15 @@ struct tr_rowops {
 		      const struct tr_adamw_step *);
 	void (*momentum)(float *, float *, int64_t, float, float);
 	void (*blend)(float *, const float *, int64_t, float, float);
+	void (*average)(float *, const float *, int64_t, float);
 	float (*absmax)(const float *, int64_t);
 	void (*squares)(const float *, int64_t, double, int64_t *);
 };
 #define TR_ROWOPS(isa)                                                                          \
 	{ tr_softmax_##isa, tr_softmax_again_##isa, tr_softmax_bwd_##isa, tr_max_##isa,         \
 	  tr_exp_sum_##isa, tr_exp_times_##isa, tr_add_##isa, tr_adamw_##isa,                   \
-	  tr_momentum_##isa, tr_blend_##isa, tr_absmax_##isa, tr_squares_##isa }
+	  tr_momentum_##isa, tr_blend_##isa, tr_average_##isa, tr_absmax_##isa,                 \
+	  tr_squares_##isa }
 
 /* The functions of one instruction set and type. TR_ITEMOPS initialises it. */
 struct tr_itemops {

@@ -159,6 +159,20 @@ void OP(blend)(float *y, const float *x, int64_t n, float a, float b)
 			left));
 }
 
+void OP(average)(float *e, const float *x, int64_t n, float rest)
+{
+	const vec r = all(rest);
+	vec a;
+
+	EACH(n, {
+		a = load(e + at);
+		store(e + at, a + (load(x + at) - a) * r);
+	}, {
+		a = load_some(e + at, left, 0);
+		store_some(e + at, a + (load_some(x + at, left, 0) - a) * r, left);
+	});
+}
+
 float OP(absmax)(const float *x, int64_t n)
 {
 	const veci sign = alli(0x7FFFFFFF);

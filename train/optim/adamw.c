@@ -82,6 +82,13 @@ float *tr_adamw_second(const struct tr_adamw *a, int i, int64_t at)
 	return a->v + (a->second ? a->second[i] : at);
 }
 
+void tr_adamw_average(const struct tr_adamw *a, const struct tr_isa *isa, int64_t at,
+		      const float *w, int64_t n)
+{
+	if (a->ema)
+		isa->row.average(a->ema + at, w, n, (float)(1 - a->ema_decay));
+}
+
 /* Updates all parameters but the matrices of Muon, and the momentum of these. */
 static int update_items(struct tr_adamw *a, const struct tr_registry *reg,
 			const struct tr_isa *isa, void *weights, float *grad,
@@ -102,12 +109,13 @@ static int update_items(struct tr_adamw *a, const struct tr_registry *reg,
 		s->keep = p->decay ? (float)(1 - lr * a->decay) : 1.0f;
 		w = tr_adamw_of(a, p, weights, &own, &at);
 		g = grad + tr_gradient_index(a->shares, own);
-		if (a->muon && p->matrix)
+		if (a->muon && p->matrix) {
 			isa->row.momentum(a->m + at, g, own.to - own.from, s->scale,
 					  s->beta1_rest);
-		else
-			isa->row.adamw(w, a->m + at, tr_adamw_second(a, i, at), g,
-				       own.to - own.from, s);
+			continue;
+		}
+		isa->row.adamw(w, a->m + at, tr_adamw_second(a, i, at), g, own.to - own.from, s);
+		tr_adamw_average(a, isa, at, w, own.to - own.from);
 	}
 	return 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* AdamW on the weights of a model, alone or beside Muon, and the norm of the gradient. */
+/* AdamW on the weights of a model, alone or beside Muon, the moving average of the weights, and the
+ * norm of the gradient. */
 #ifndef ADAMW_H
 #define ADAMW_H
 #include "backend.h"
@@ -22,6 +23,10 @@ struct tr_adamw {
 	/* The fp32 weights of the same items, if the weights of the model have another type, and
 	 * are these, rounded. NULL: the weights of the model are fp32. */
 	float *master;
+	/* The moving average (EMA) of the fp32 weights of the same items, and its decay. NULL:
+	 * there is none. */
+	float *ema;
+	double ema_decay;
 	int64_t step;                   /* updates that were made */
 };
 /* Called before a parameter and its moments change: waits until no save reads their memory. */
@@ -47,9 +52,15 @@ float *tr_adamw_of(const struct tr_adamw *a, const struct tr_param *p, void *wei
 int64_t tr_gradient_index(const struct tr_shares *s, struct tr_span own);
 /* Returns the second moments of parameter i, whose first ones begin at m + at. */
 float *tr_adamw_second(const struct tr_adamw *a, int i, int64_t at);
+/* Brings the average of items of this rank up to date, if there is one. Whatever updates weights
+ * calls it for them afterwards.
+ * at  where their average begins, and w their fp32 weights, as of tr_adamw_of */
+void tr_adamw_average(const struct tr_adamw *a, const struct tr_isa *isa, int64_t at,
+		      const float *w, int64_t n);
 /* Makes an update of the items of this rank, with learning rate lr and the gradients multiplied by
- * scale. It changes the masters, or without them the weights of the model. When it has returned 0,
- * the gates of all parameters have been called, so that the weights of other ranks may be received.
+ * scale. It changes the masters, or without them the weights of the model, and the average. When
+ * it has returned 0, the gates of all parameters have been called, so that the weights of other
+ * ranks may be received.
  * grad  overwritten with Muon
  * gate  NULL: no save can be in flight.
  * [local], [collective] over tp with Muon */

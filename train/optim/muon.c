@@ -234,6 +234,7 @@ int tr_muon_update(struct tr_muon *u, const struct tr_adamw *a, void *weights, f
 
 		u->be->isa->row.blend(w, direction(u, p, grad), p->items, (float)-rate,
 				      p->decay ? (float)(1 - lr * a->decay) : 1.0f);
+		tr_adamw_average(a, u->be->isa, at, w, p->items);
 	}
 	return rc;
 }

@@ -144,22 +144,27 @@ static int add_tensor(struct sheaf_state *state, const struct tr_param *p, const
 	return sheaf_state_add(state, &slice, err);
 }
 
-/* Adds a slice of a parameter. Returns its number in the state, or -1 if there is none.
- * weights  the family of the weights that are fp32 */
+/* What a state has. */
+struct content {
+	const char *weights;            /* the family of the weights that are fp32 */
+	int average;
+};
+
+/* Adds a slice of a parameter. Returns its number in the state, or -1 if there is none. */
 static int add_kind(struct sheaf_state *state, struct tr_trainer *t, const struct tr_param *p,
-		    int kind, const char *weights, struct sheaf_error *err)
+		    int kind, const struct content *c, struct sheaf_error *err)
 {
 	const struct tr_registry *reg = tr_model_registry(t->model);
 	int muon = t->muon && p->matrix;
-	const char *suffix = kind == MASTER ? "" : muon ? "/velocity_0" : kind == MOMENT1 ?
-		"/moment1_0" : "/moment2_0";
+	const char *suffix = kind == MASTER || kind == AVERAGE ? "" : muon ? "/velocity_0" :
+		kind == MOMENT1 ? "/moment1_0" : "/moment2_0";
 	struct sheaf_slice slice = { .dtype = SHEAF_F32 };
 	struct tr_span all, own;
 	void *w = tr_model_weights(t->model);
 	int64_t at;
 	float *fp32;
 
-	if (p->tied_to >= 0)
+	if (p->tied_to >= 0 || (kind == AVERAGE && !c->average))
 		return -1;
 	fp32 = tr_adamw_of(&t->adamw, p, w, &own, &at);
 	tr_shares_of(NULL, p, &all);
@@ -168,47 +173,49 @@ static int add_kind(struct sheaf_state *state, struct tr_trainer *t, const struc
 		slice.flags = SHEAF_SLICE_SAVE_ONLY;    /* tr_trainer_spread makes them */
 	}
 	slice.data = kind == WEIGHT ? tr_item(t->be->type, w, p->offset) : kind == MASTER ? fp32 :
-		kind == MOMENT1 ? t->adamw.m + at :
+		kind == MOMENT1 ? t->adamw.m + at : kind == AVERAGE ? t->adamw.ema + at :
 		tr_adamw_second(&t->adamw, (int)(p - reg->param), at);
 	if (kind == WEIGHT)
-		return add_tensor(state, p, t->adamw.master ? "model" : weights, "", &all, slice,
-				  err);
+		return add_tensor(state, p, t->adamw.master ? "model" : c->weights, "", &all,
+				  slice, err);
 	if (own.from == own.to || (kind == MASTER && !t->adamw.master) ||
 	    (kind == MOMENT2 && muon))
 		return -1;
-	/* Moments and masters in a file are not copied to memory for a save. */
+	/* Moments, masters and average in a file are not copied to memory for a save. */
 	slice.flags |= t->arenas.lent[TR_OPTIMIZER] ? SHEAF_SLICE_IN_PLACE : 0;
-	return add_tensor(state, p, kind == MASTER ? "master_weights" : "optimizer", suffix, &own,
-			  slice, err);
+	return add_tensor(state, p, kind == MASTER ? "master_weights" : kind == AVERAGE ? "ema" :
+			  "optimizer", suffix, &own, slice, err);
 }
 
 /* Adds all slices. s->slice receives their numbers. */
 static int add_all(struct tr_store *s, struct sheaf_state *state, struct tr_trainer *t,
-		   const char *weights, struct tr_error *err)
+		   struct content c, struct tr_error *err)
 {
 	const struct tr_registry *reg = tr_model_registry(t->model);
 	struct sheaf_error e;
 
 	for (int i = 0; i < reg->n * KINDS; i++) {
-		s->slice[i] = add_kind(state, t, &reg->param[i / KINDS], i % KINDS, weights, &e);
+		s->slice[i] = add_kind(state, t, &reg->param[i / KINDS], i % KINDS, &c, &e);
 		if (s->slice[i] < -1)
 			return tr_store_pass(err, &e, s->slice[i]);
 	}
 	return 0;
 }
 
-/* Returns whether the checkpoint was trained with masters. */
-static int has_masters(struct tr_store *s, const struct tr_registry *reg)
+/* Returns whether the checkpoint has a family. */
+static int has_family(struct tr_store *s, const struct tr_registry *reg, const char *family)
 {
 	struct sheaf_tensor tensor = { .size = sizeof(tensor) };
 
-	return s->found && sheaf_checkpoint_find(s->found, "master_weights", reg->param[0].name,
-						 &tensor, NULL) == 0;
+	return s->found && sheaf_checkpoint_find(s->found, family, reg->param[0].name, &tensor,
+						 NULL) == 0;
 }
 
 int tr_store_describe(struct tr_store *s, struct tr_trainer *t, struct tr_error *err)
 {
 	const struct tr_registry *reg = tr_model_registry(t->model);
+	const struct content all = { "model", t->averaged };
+	struct content old = all;
 	int rc = 0;
 
 	s->state = sheaf_state_new();
@@ -217,12 +224,20 @@ int tr_store_describe(struct tr_store *s, struct tr_trainer *t, struct tr_error 
 		return tr_fail(err, TR_ENOMEM, "no memory to describe the state");
 	/* The checkpoint has fp32 masters, and this run has fp32 weights. They are loaded from the
 	 * masters, because family model of the checkpoint has them rounded to bf16. */
-	if (has_masters(s, reg) && !t->adamw.master) {
+	if (!t->adamw.master && has_family(s, reg, "master_weights"))
+		old.weights = "master_weights";
+	s->has_average = old.average = t->averaged && has_family(s, reg, "ema");
+	if (s->found && (old.weights != all.weights || old.average != all.average)) {
 		s->load = sheaf_state_new();
-		rc = s->load ? add_all(s, s->load, t, "master_weights", err) :
+		rc = s->load ? add_all(s, s->load, t, old, err) :
 			tr_fail(err, TR_ENOMEM, "no memory to describe the state");
 	}
-	return rc == 0 ? add_all(s, s->state, t, "model", err) : rc;
+	return rc == 0 ? add_all(s, s->state, t, all, err) : rc;
+}
+
+int tr_store_has_average(const struct tr_store *s)
+{
+	return s->has_average;
 }
 
 int tr_store_load(struct tr_store *s, struct tr_error *err)

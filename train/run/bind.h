@@ -61,9 +61,12 @@ int tr_store_rewind(struct tr_store *s, struct tr_error *err);
 /* Returns the name of the checkpoint that was found, "RUN@STEP", for messages. Valid until the
  * store is closed. */
 const char *tr_store_found(const struct tr_store *s);
-/* Describes the weights, masters and moments of a trainer, which the calls below save and load.
- * Call it before them. [local] */
+/* Describes the weights, masters, moments and average of a trainer, which the calls below save and
+ * load. Call it before them. [local] */
 int tr_store_describe(struct tr_store *s, struct tr_trainer *t, struct tr_error *err);
+/* Returns whether tr_store_load fills the average of the weights: the trainer has one, and so does
+ * the checkpoint that was found. Call it after tr_store_describe. */
+int tr_store_has_average(const struct tr_store *s);
 /* Fills the state from the checkpoint that was found; call tr_trainer_spread afterwards. The
  * weights come from its masters, if it has any, and otherwise from its model. [collective] */
 int tr_store_load(struct tr_store *s, struct tr_error *err);

@@ -5,7 +5,7 @@
 #include "bind.h"
 #include "sheaf.h"
 
-enum { WEIGHT, MASTER, MOMENT1, MOMENT2, KINDS };       /* slices of a parameter */
+enum { WEIGHT, MASTER, MOMENT1, MOMENT2, AVERAGE, KINDS };      /* slices of a parameter */
 struct tr_store {
 	struct tr_ranks *ranks;         /* borrowed */
 	int lost;                       /* 1: operations of the group fail without waiting */
@@ -14,6 +14,7 @@ struct tr_store {
 	struct sheaf_checkpoint *found;
 	struct sheaf_state *state;
 	struct sheaf_state *load;       /* what a load fills; NULL: the same */
+	int has_average;                /* 1: a load fills the average */
 	int *slice;                     /* [parameters * KINDS]; -1: none */
 	struct sheaf_save *save[TR_PLACES];     /* in flight */
 	int64_t save_step[TR_PLACES];

@@ -8,13 +8,28 @@
 #include "trainstart.h"
 #include "traintell.h"
 
+/* Puts the average in the place of the weights, or back. */
+static int swap_average(struct tr_job *j, struct tr_error *err)
+{
+	const struct tr_gate gate = tr_store_gate(j->store);
+	int rc = j->o->eval_ema ? tr_trainer_swap(&j->t, &gate, err) : 0;
+
+	if (j->o->eval_ema)
+		tr_offload_evict(&j->moments);
+	return rc;
+}
+
 /* Computes the loss of the data of evaluations. */
 static int evaluate(struct tr_job *j, struct tr_error *err)
 {
 	int64_t tokens;
 	double loss;
-	int rc = tr_lm_evaluate(j->eval, &j->t, &loss, &tokens, err);
+	int rc = swap_average(j, err);
 
+	if (rc == 0)
+		rc = tr_lm_evaluate(j->eval, &j->t, &loss, &tokens, err);
+	if (rc == 0)
+		rc = swap_average(j, err);
 	if (rc < 0)
 		return rc;
 	j->last_eval = j->t.step;

@@ -67,7 +67,7 @@ static const struct option table[] = {
 	{ "recompute", CHOICE, 0, AT(recompute), 0, 0, "none", "none|block",
 	  "block: keep only the input of each layer, and compute the layer again; less memory" },
 	{ "offload", TEXT, 0, AT(offload), 0, 0, NULL, NULL,
-	  "directory for files that have the moments of the optimizer, which saves memory" },
+	  "directory for files that have the moments, masters and average, which saves memory" },
 	{ "dropout", NUMBER, COMPUTES, AT(dropout), 0, 0.99, "0", NULL,
 	  "share of the embedding and of the outputs of attention and MLP that is set to 0" },
 	{ "attention-dropout", NUMBER, COMPUTES, AT(attention_dropout), 0, 0.99, "0", NULL,
@@ -91,6 +91,8 @@ static const struct option table[] = {
 	{ "eps", NUMBER, COMPUTES, AT(eps), 1.2e-38, 1, "1e-8", NULL, "epsilon of AdamW" },
 	{ "weight-decay", NUMBER, COMPUTES, AT(weight_decay), 0, 100, "0.1", NULL,
 	  "weight decay, for matrices only" },
+	{ "ema", NUMBER, COMPUTES, AT(ema), 0, 0.9999999, "0", NULL,
+	  "decay of a moving average of the weights, which checkpoints have, too; 0: none" },
 	{ "clip", NUMBER, COMPUTES, AT(clip), 0, 1e30, "1", NULL,
 	  "largest norm of the gradient; 0: no limit" },
 	{ "data", TEXT, COMPUTES | NEEDED, AT(data), 0, 0, NULL, NULL,
@@ -103,6 +105,8 @@ static const struct option table[] = {
 	  "token file whose loss is computed, without training on it" },
 	{ "eval-every", INTEGER, 0, AT(eval_every), 0, MANY, "0", NULL,
 	  "steps from one evaluation of eval-data to the next; one is at the end in any case" },
+	{ "eval-ema", SWITCH, 0, AT(eval_ema), 0, 0, "false", NULL,
+	  "with ema: evaluate the average of the weights instead of the weights" },
 	{ "save-every", INTEGER, 0, AT(save_every), 0, MANY, "0", NULL,
 	  "steps from one checkpoint to the next; one is saved at the end in any case" },
 	{ "save-memory-every", INTEGER, 0, AT(save_memory_every), 0, MANY, "0", NULL,
@@ -605,6 +609,12 @@ int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
 	if (o->eval_every && !o->eval_data)
 		return tr_fail(err, TR_EINVAL, "eval-every %" PRId64 " needs data, and eval-data "
 			       "is not set; set it, or leave eval-every out", o->eval_every);
+	if (o->eval_ema && o->ema == 0)
+		return tr_fail(err, TR_EINVAL, "eval-ema needs an average, and ema is 0; set ema, "
+			       "or leave eval-ema out");
+	if (o->eval_ema && !o->eval_data)
+		return tr_fail(err, TR_EINVAL, "eval-ema needs data, and eval-data is not set; set "
+			       "it, or leave eval-ema out");
 	if (o->min_lr > o->lr)
 		return tr_fail(err, TR_EINVAL, "min-lr %g is above lr %g; use a smaller min-lr",
 			       o->min_lr, o->lr);

@@ -27,11 +27,12 @@ struct tr_opts {
 	char *isa, *offload, *agent;
 	int64_t seed, batch, micro_batch, seq, steps, epochs, warmup, eval_every,
 		save_every, save_memory_every, keep_last, stop_seconds, timeout_ms, chunks, zero;
-	int64_t shuffle, rewind, sp, document_attention, overlap; /* 0 or 1 */
+	int64_t shuffle, rewind, sp, document_attention, overlap,
+		eval_ema;                       /* 0 or 1 */
 	struct tr_axes mesh, virtual;           /* 0: not set */
 	struct tr_counts stages;
-	double lr, min_lr, beta1, beta2, eps, weight_decay, clip, dropout, attention_dropout,
-		link_gbps, link_us;
+	double lr, min_lr, beta1, beta2, eps, weight_decay, ema, clip, dropout,
+		attention_dropout, link_gbps, link_us;
 	unsigned char source[TR_OPTS_MAX];      /* enum tr_source, by number of the option */
 };
 enum { TR_INIT_RANDOM, TR_INIT_MODEL };

@@ -132,10 +132,10 @@ struct tr_trainer tr_setup_trainer(const struct tr_setup *s, const struct tr_mes
 
 	return (struct tr_trainer){ .mesh = mesh, .type = (enum tr_type)o->dtype,
 		.adamw = { .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
-			   .decay = o->weight_decay },
+			   .decay = o->weight_decay, .ema_decay = o->ema },
 		.schedule = { .lr = o->lr, .min_lr = o->min_lr, .warmup = o->warmup,
 			      .steps = o->steps, .decay = (enum tr_decay)o->decay },
-		.muon = o->optimizer == TR_MUON, .clip = o->clip,
+		.averaged = o->ema > 0, .muon = o->optimizer == TR_MUON, .clip = o->clip,
 		.leaves = (int)(o->virtual.dp ? o->virtual.dp : o->mesh.dp),
 		.pieces = (int)(o->virtual.dp ? o->virtual.tp : o->mesh.tp), .batch = o->batch,
 		.sp = (int)o->sp, .recompute = (int)o->recompute, .zero = (int)o->zero,

@@ -212,6 +212,16 @@ static int check_data(struct tr_job *j, struct tr_error *err)
 	return 0;
 }
 
+/* The average begins with the weights, unless the checkpoint has one. */
+static void begin_average(struct tr_job *j)
+{
+	if (!j->t.averaged || tr_store_has_average(j->store))
+		return;
+	tr_trainer_average(&j->t);
+	if (j->progress.step)
+		list_as_changed(j, "ema");
+}
+
 /* Sets the weights and the position in the training: those of the checkpoint, or those with which a
  * training begins. */
 static int fill(struct tr_job *j, struct tr_error *err)
@@ -232,8 +242,10 @@ static int fill(struct tr_job *j, struct tr_error *err)
 	} else {
 		tr_trainer_draw(&j->t, (uint64_t)j->o->seed, j->setup.config.init_range);
 	}
-	if (rc == 0)
+	if (rc == 0) {
+		begin_average(j);
 		rc = tr_trainer_spread(&j->t, err);
+	}
 	if (rc == 0)
 		rc = tr_trainer_settle(&j->t, err);
 	j->last_saved = j->committed = j->progress.on_disk ? j->progress.step : 0;

@@ -120,17 +120,19 @@ int tr_tell_memory(struct tr_job *j, struct tr_error *err)
 
 void tr_tell_eval(struct tr_job *j, double loss, int64_t tokens)
 {
-	tr_event(j->events, json_pack("{s:s,s:I,s:f,s:o,s:I,s:I}", "event", "eval", "step",
+	tr_event(j->events, json_pack("{s:s,s:I,s:f,s:o,s:I,s:I,s:b}", "event", "eval", "step",
 		(json_int_t)j->t.step, "loss", loss, "loss_hex", tr_json_hex(loss), "samples",
-		(json_int_t)tr_lm_samples(j->eval), "tokens", (json_int_t)tokens));
-	tr_say(j->events, "step %" PRId64 "  loss %.4f of %" PRId64 " tokens of eval-data",
-	       j->t.step, loss, tokens);
+		(json_int_t)tr_lm_samples(j->eval), "tokens", (json_int_t)tokens,
+		"ema", (int)j->o->eval_ema));
+	tr_say(j->events, "step %" PRId64 "  loss %.4f of %" PRId64 " tokens of eval-data%s",
+	       j->t.step, loss, tokens, j->o->eval_ema ? ", with the averaged weights" : "");
 }
 
 void tr_tell_saved(struct tr_job *j, enum tr_place to, int64_t step)
 {
 	const struct tr_registry *reg = tr_model_registry(j->t.model);
-	int64_t item = 12 + (j->t.adamw.master ? 2 : 0);        /* bytes */
+	/* bytes */
+	int64_t item = 12 + (j->t.adamw.master ? 2 : 0) + (j->t.averaged ? 4 : 0);
 	int64_t bytes = reg->distinct * item - (j->t.muon ? reg->matrices * 4 : 0);
 
 	tr_event(j->events, json_pack("{s:s,s:I,s:s,s:I,s:f}", "event", "saved", "step",

@@ -2,6 +2,7 @@
 #include "training.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "sumtree.h"
 
@@ -127,6 +128,8 @@ static int make_moments(struct tr_trainer *t, const struct tr_registry *reg, str
 	tr_arena_ask(&t->arenas, TR_OPTIMIZER, second, &a->v);
 	if (t->type != TR_F32)
 		tr_arena_ask(&t->arenas, TR_OPTIMIZER, items, &a->master);
+	if (t->averaged)
+		tr_arena_ask(&t->arenas, TR_OPTIMIZER, items, &a->ema);
 	return t->muon ? tr_muon_new(&a->muon, reg, &t->arenas, &t->mesh->tp, a->shares, err) : 0;
 }
 
@@ -203,7 +206,7 @@ void tr_trainer_release(struct tr_trainer *t)
 	tr_muon_free(t->adamw.muon);
 	t->adamw.second = NULL;
 	t->adamw.muon = NULL;
-	t->adamw.m = t->adamw.v = t->adamw.master = NULL;
+	t->adamw.m = t->adamw.v = t->adamw.master = t->adamw.ema = NULL;
 	t->adamw.shares = NULL;
 	tr_shares_release(&t->shares);
 	tr_model_free(t->model);
@@ -259,6 +262,22 @@ void tr_trainer_draw(struct tr_trainer *t, uint64_t seed, double range)
 	}
 }
 
+void tr_trainer_average(struct tr_trainer *t)
+{
+	const struct tr_registry *reg = tr_model_registry(t->model);
+
+	for (int i = 0; t->averaged && i < reg->n; i++) {
+		struct tr_span own;
+		int64_t at;
+		float *w;
+
+		if (reg->param[i].tied_to >= 0)
+			continue;
+		w = tr_adamw_of(&t->adamw, &reg->param[i], tr_model_weights(t->model), &own, &at);
+		memcpy(t->adamw.ema + at, w, (size_t)(own.to - own.from) * sizeof(*w));
+	}
+}
+
 /* Rounds the masters of this rank to the weights of the model. */
 static void round_masters(struct tr_trainer *t)
 {
@@ -283,6 +302,41 @@ int tr_trainer_spread(struct tr_trainer *t, struct tr_error *err)
 		round_masters(t);
 	return t->adamw.shares ? tr_weightgather_begin(&t->gather, t->type,
 						       tr_model_weights(t->model), err) : 0;
+}
+
+static void swap_items(float *x, float *y, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++) {
+		float item = x[i];
+
+		x[i] = y[i];
+		y[i] = item;
+	}
+}
+
+int tr_trainer_swap(struct tr_trainer *t, const struct tr_gate *gate, struct tr_error *err)
+{
+	const struct tr_registry *reg = tr_model_registry(t->model);
+	/* Other ranks may still receive weights that are exchanged here. */
+	int rc = tr_trainer_settle(t, err);
+
+	for (int i = 0; rc == 0 && i < reg->n; i++) {
+		struct tr_span own;
+		int64_t at;
+		float *w;
+
+		if (reg->param[i].tied_to >= 0)
+			continue;
+		rc = gate ? gate->wait(gate->arg, i, err) : 0;
+		w = tr_adamw_of(&t->adamw, &reg->param[i], tr_model_weights(t->model), &own, &at);
+		if (rc == 0)
+			swap_items(w, t->adamw.ema + at, own.to - own.from);
+	}
+	/* A rank whose gate has failed must not receive weights: the save may still read them. */
+	rc = tr_agree(t->mesh->all, rc, err);
+	if (rc == 0)
+		rc = tr_trainer_spread(t, err);
+	return rc == 0 ? tr_trainer_settle(t, err) : rc;
 }
 
 int tr_trainer_reduce(struct tr_trainer *t, double *norm, struct tr_error *err)

@@ -21,6 +21,7 @@ struct tr_trainer {
 	struct tr_leafgrads *grads;
 	struct tr_arenas arenas;        /* owned */
 	struct tr_adamw adamw;
+	int averaged;                   /* 1: there is a moving average of the weights */
 	int muon;                       /* 1: Muon updates the matrices of the layers */
 	struct tr_schedule schedule;
 	double clip;                    /* of the norm of the gradient; 0: off */
@@ -46,9 +47,9 @@ struct tr_trainer {
 };
 /* Makes the model, the moments and the gradient buffers, and fp32 masters of weights that have
  * another type. The caller has zeroed the trainer, and set mesh, be, type, adamw (without moments,
- * masters, shares and what Muon needs), muon, schedule, clip, leaves, pieces, batch, sp, recompute,
- * zero, overlap and zero_form; order, chunks and micros of pipe, where 0 chunks or micros mean 1;
- * and layers, unless the parts are nearly equal.
+ * masters, average, shares and what Muon needs), averaged, muon, schedule, clip, leaves, pieces,
+ * batch, sp, recompute, zero, overlap and zero_form; order, chunks and micros of pipe, where 0
+ * chunks or micros mean 1; and layers, unless the parts are nearly equal.
  * seqs_max, seq_max  as of tr_model_new; a micro-batch has seqs_max samples */
 int tr_trainer_init(struct tr_trainer *t, const struct tr_model_config *c, int64_t seqs_max,
 		    int64_t seq_max, struct tr_error *err);
@@ -71,6 +72,13 @@ int tr_trainer_settle(struct tr_trainer *t, struct tr_error *err);
 /* Sets the initial weights of the items that this rank updates, as tr_param_draw does. Call
  * tr_trainer_spread afterwards. [local] */
 void tr_trainer_draw(struct tr_trainer *t, uint64_t seed, double range);
+/* Sets the average to the fp32 weights of the items that this rank updates. [local] */
+void tr_trainer_average(struct tr_trainer *t);
+/* Exchanges the average and the fp32 weights of the items that this rank updates, and sends the
+ * weights of the model to all ranks. So an evaluation between two calls is one of the average, and
+ * the second call restores every bit.
+ * gate  as of tr_trainer_update: a save in flight may read both. [collective] */
+int tr_trainer_swap(struct tr_trainer *t, const struct tr_gate *gate, struct tr_error *err);
 /* Rounds the masters to the weights of the model, and begins to get those of the other ranks, for
  * which tr_trainer_settle waits. Call both after the weights were set, or loaded. [collective] with
  * zero */
