@@ -16,6 +16,7 @@
 #include "ranks_mpi.h"
 #include "trainloop.h"
 #include "trainplan.h"
+#include "trainplot.h"
 
 enum { EXIT_NO = 1, EXIT_TROUBLE = 2, JOBS_MAX = 256, TELL_MS_MAX = 60000 };
 
@@ -31,6 +32,7 @@ static void usage(FILE *to)
 	      "[--events FILE]\n"
 	      "       sheaf-train run CONFIG [--KEY VALUE ...] --print-config\n"
 	      "       sheaf-train plan CONFIG [--KEY VALUE ...] [--json]\n"
+	      "       sheaf-train plot RUN... [-o FILE]\n"
 	      "       sheaf-train data IN... -o FILE [-j N] [--tokenizer bytes]\n", to);
 }
 
@@ -42,11 +44,13 @@ static void help(FILE *to)
 	      "option. A value on the command line overrides that of the file, which overrides\n"
 	      "that of the checkpoint that is resumed, which overrides the default. `plan`\n"
 	      "prints the memory that each rank of the mesh would need, and needs no mpirun.\n"
+	      "`plot` draws runs from their events: directories, or files of events. It writes\n"
+	      "an SVG to stdout or FILE.\n"
 	      "`data` makes a token file from text or JSONL, with a token for each byte, on N\n"
 	      "threads.\n"
 	      "\n"
 	      "  --json          write events, or the plan, to stdout, a line of JSON each\n"
-	      "  --events FILE   append events to FILE\n"
+	      "  --events FILE   append events to FILE, and not to events.jsonl in the run\n"
 	      "  --print-config  print the options as YAML, and exit\n"
 	      "\n"
 	      "KEYs:\n", to);
@@ -212,6 +216,8 @@ static int train(struct command *c, struct tr_ranks *ranks, struct tr_error *err
 	struct tr_events events;
 	int rc = tr_events_open(&events, ranks->rank == 0, c->json, c->events, err);
 
+	if (rc == 0)
+		rc = tr_events_in_run(&events, c->opts.run, err);
 	rc = tr_agree(ranks, rc, err);
 	if (rc == 0)
 		rc = tr_train(ranks, &c->opts, &events, &signals, err);
@@ -280,6 +286,57 @@ static int plan(int argc, char **argv)
 	status = rc < 0 ? complain(&err) : 0;
 	tr_opts_release(&c.opts);
 	return status;
+}
+
+/* ---- plot ---- */
+
+static int write_text(const char *path, const char *text, size_t n, struct tr_error *err)
+{
+	FILE *to = path ? fopen(path, "we") : stdout;
+	int good = to && fwrite(text, 1, n, to) == n;
+
+	if (to)
+		good &= (path ? fclose(to) : fflush(to)) == 0;
+	return good ? 0 : tr_fail(err, TR_EIO, "%s: %s", path ? path : "stdout", strerror(errno));
+}
+
+/* Draws the whole picture before its file is opened: the file may be an older picture. */
+static int plot_to(const char *const *run, int n, const char *path, struct tr_error *err)
+{
+	char *text = NULL;
+	size_t bytes = 0;
+	FILE *to = open_memstream(&text, &bytes);
+	int rc = to ? tr_plot(run, n, to, err) : TR_ENOMEM;
+
+	if ((to && fclose(to) != 0) || !to)
+		rc = tr_fail(err, TR_ENOMEM, "no memory for a picture");
+	if (rc == 0)
+		rc = write_text(path, text, bytes, err);
+	free(text);
+	return rc;
+}
+
+static int plot(int argc, char **argv)
+{
+	struct tr_error err = { .rank = -1 };
+	const char *out = NULL;
+	int n = 0, rc = 0;
+
+	for (int i = 0; rc == 0 && i < argc; i++) {
+		if (strcmp(argv[i], "-o") == 0 && i + 1 < argc)
+			out = argv[++i];
+		else if (argv[i][0] == '-')
+			rc = tr_fail(&err, TR_EINVAL, "%s: there is no such option, or it needs a "
+				     "value; see sheaf-train --help", argv[i]);
+		else
+			argv[n++] = argv[i];
+	}
+	if (rc == 0 && (n < 1 || n > TR_PLOT_RUNS_MAX))
+		rc = tr_fail(&err, TR_EINVAL, "plot draws 1 to %d runs, not %d; see sheaf-train "
+			     "--help", TR_PLOT_RUNS_MAX, n);
+	if (rc == 0)
+		rc = plot_to((const char *const *)argv, n, out, &err);
+	return rc < 0 ? complain(&err) : 0;
 }
 
 /* ---- data ---- */
@@ -356,6 +413,8 @@ int main(int argc, char **argv)
 		return run(argc - 2, argv + 2);
 	if (argc > 1 && strcmp(argv[1], "plan") == 0)
 		return plan(argc - 2, argv + 2);
+	if (argc > 1 && strcmp(argv[1], "plot") == 0)
+		return plot(argc - 2, argv + 2);
 	if (argc > 1 && strcmp(argv[1], "data") == 0)
 		return data(argc - 2, argv + 2);
 	if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {

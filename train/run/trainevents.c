@@ -9,20 +9,38 @@
 #include <string.h>
 #include <unistd.h>
 
+static int open_to_append(const char *path)
+{
+	return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+}
+
 int tr_events_open(struct tr_events *e, int writes, int json, const char *path,
 		   struct tr_error *err)
 {
 	*e = (struct tr_events){ .writes = writes, .json = json, .fd = -1 };
 	if (!writes || !path)
 		return 0;
-	e->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+	e->fd = open_to_append(path);
 	if (e->fd < 0)
 		return tr_fail(err, TR_EIO, "%s: %s", path, strerror(errno));
 	return 0;
 }
 
+int tr_events_in_run(struct tr_events *e, const char *run, struct tr_error *err)
+{
+	if (!e->writes || e->fd >= 0 || !run)
+		return 0;
+	if (asprintf(&e->later, "%s/%s", run, TR_EVENTS_NAME) < 0) {
+		e->later = NULL;
+		return tr_fail(err, TR_ENOMEM, "no memory for the name of the file of events");
+	}
+	return 0;
+}
+
 void tr_events_close(struct tr_events *e)
 {
+	free(e->later);
+	e->later = NULL;
 	if (e->fd >= 0)
 		close(e->fd);
 	e->fd = -1;
@@ -51,6 +69,8 @@ void tr_event(struct tr_events *e, json_t *event)
 	char *text;
 	size_t n;
 
+	if (e->fd < 0 && e->later)
+		e->fd = open_to_append(e->later);
 	if (e->writes && (e->json || e->fd >= 0) && event) {
 		text = json_dumps(event, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
 		if (text) {

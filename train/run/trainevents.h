@@ -7,16 +7,24 @@
 
 #include "tr_error.h"
 
+/* The file of events in the directory of a run. */
+#define TR_EVENTS_NAME "events.jsonl"
+
 struct tr_events {
 	int writes;                     /* 1 on rank 0; the other ranks write nothing */
 	int json;                       /* events go to stdout */
 	int fd;                         /* of the file of events; -1: none */
+	char *later;                    /* the file of tr_events_in_run; NULL: none */
 	int lost;                       /* an event could not be written, and that was reported */
 };
 /* json  1: events go to stdout.
  * path  a file to which events are appended; NULL: none. */
 int tr_events_open(struct tr_events *e, int writes, int json, const char *path,
 		   struct tr_error *err);
+/* Appends events to TR_EVENTS_NAME in the directory of a run, too, if they go to no other file. The
+ * file is opened by the first event behind which the directory exists. If it cannot be opened, that
+ * is no error: then no checkpoint can be written to this directory either. */
+int tr_events_in_run(struct tr_events *e, const char *run, struct tr_error *err);
 void tr_events_close(struct tr_events *e);
 /* Writes an event as one line with one write(2), and releases it. */
 void tr_event(struct tr_events *e, json_t *event);
