@@ -100,7 +100,7 @@ static int check_options(const struct cli_args *a)
 	static const struct { const char *name, *makes; } formats[] = { { "hf", NULL },
 		{ "torch", "one file" }, { "dcp", NULL }, { "npz", "one file" },
 		{ "paddle", "one file" }, { "paddle-uc", NULL }, { "paddle-fc", NULL },
-		{ "deepspeed-universal", "a file for each tensor" } };
+		{ "deepspeed-universal", "a file for each tensor" }, { "gguf", "one file" } };
 	const char *format = cli_value(a, "format"), *makes = NULL;
 	bool known = false;
 	char hint[80];
@@ -113,7 +113,7 @@ static int check_options(const struct cli_args *a)
 	if (format && !known)
 		return cli_usage(a, "--format", "no such format",
 		                 "hf, torch, dcp, npz, paddle, paddle-uc, paddle-fc, "
-		                 "deepspeed-universal");
+		                 "deepspeed-universal, gguf");
 	if (cli_flag(a, "max-shard-size") && makes) {
 		snprintf(hint, sizeof(hint), "--format %s makes %s", format, makes);
 		return cli_usage(a, "--max-shard-size", "does not go with --format", hint);
@@ -240,6 +240,9 @@ const struct cli_verb cli_convert = {
 		"         a directory that DeepSpeed goes on from with any ZeRO and any number of\n"
 		"         ranks (load_universal), with --all: the families model, master_weights\n"
 		"         and optimizer, which must have F32 weights and the moments of AdamW\n"
+		"  gguf   one file for llama.cpp, of the types F32, F16 and BF16: Llama, Mistral,\n"
+		"         Qwen2 or Qwen3, with the tokenizer beside SRC. Tensors with names of\n"
+		"         Hugging Face are mapped: --map is not needed\n"
 		"Nothing in SRC is executed. No tensor is in memory as a whole: memory is used\n"
 		"for the buffers and the list of tensors only.\n\n"
 		"The checksums of SRC are compared if it has any, and all files are read back\n"
@@ -262,7 +265,8 @@ const struct cli_verb cli_convert = {
 		    "  sheaf convert runs/gpt@1000 gpt.pt --format torch --all\n"
 		    "  sheaf convert runs/qwen@1000 qwen-paddle --format paddle-uc --all \\\n"
 		    "      --betas 0.9,0.95 --map qwen2-hf-paddle\n"
-		    "  sheaf convert runs/gpt@1000 gpt-ds --format deepspeed-universal --all",
+		    "  sheaf convert runs/gpt@1000 gpt-ds --format deepspeed-universal --all\n"
+		    "  sheaf convert qwen2-hf qwen2.gguf --format gguf",
 	.opts = opts,
 	.pos_min = 2,
 	.pos_max = 2,

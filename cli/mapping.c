@@ -74,9 +74,60 @@ static void say_padding(const char *src, struct sheaf_checkpoint *mapped)
 	fprintf(stderr, ": items that the map leaves out as padding: %s\n", items);
 }
 
+/* Reads config.json of the step: an attached file, one in the directory of another program, or one
+ * beside its file. Owned by the caller; NULL: there is none. */
+static json_t *config_of(const struct cli_step *s, const struct cli_args *a)
+{
+	const char *file = cli_value(a, "config"), *slash = strrchr(a->pos[0], '/');
+	const void *bytes;
+	struct stat st;
+	json_t *config;
+	char *path;
+	size_t n;
+
+	if (!file && sheaf_checkpoint_file(s->step, "config.json", &bytes, &n, NULL) == 0)
+		return json_loadb(bytes, n, 0, NULL);
+	if (!file && stat(a->pos[0], &st) == 0 && S_ISDIR(st.st_mode))
+		slash = a->pos[0] + strlen(a->pos[0]);
+	if (file)
+		return json_load_file(file, 0, NULL);
+	if (asprintf(&path, "%.*s/config.json", slash ? (int)(slash - a->pos[0]) : 1,
+	             slash ? a->pos[0] : ".") < 0)
+		return NULL;
+	config = json_load_file(path, 0, NULL);
+	free(path);
+	return config;
+}
+
+/* Returns the map that --format gguf needs where the tensors have the names of Hugging Face: that
+ * of the model_type in config.json. NULL: it needs none, or none comes with sheaf. */
+static const char *map_for_gguf(const struct cli_step *s, const struct cli_args *a)
+{
+	static const struct { const char *type, *map; } maps[] = { { "llama", "llama-hf-gguf" },
+		{ "mistral", "llama-hf-gguf" }, { "qwen2", "qwen2-hf-gguf" },
+		{ "qwen3", "qwen3-hf-gguf" } };
+	const char *format = cli_value(a, "format"), *map = NULL, *type;
+	struct sheaf_tensor t = { .size = sizeof(t) };
+	bool has_names = false;
+	json_t *config;
+
+	if (!format || strcmp(format, "gguf"))
+		return NULL;
+	for (size_t i = 0; sheaf_checkpoint_tensor(s->step, i, &t, NULL) == 0; i++)
+		has_names |= strcmp(t.name, "token_embd.weight") == 0;
+	config = has_names ? NULL : config_of(s, a);
+	type = json_string_value(json_object_get(config, "model_type"));
+	for (size_t i = 0; type && i < sizeof(maps) / sizeof(maps[0]); i++)
+		if (strcmp(type, maps[i].type) == 0)
+			map = maps[i].map;
+	json_decref(config);
+	return map;
+}
+
 int cli_step_map(struct cli_step *s, const struct cli_args *a, const char *family)
 {
-	const char *name = cli_value(a, "map"), *set = cli_value(a, "set"), *sets[SETS_MAX + 1];
+	const char *given = cli_value(a, "map"), *name = given ? given : map_for_gguf(s, a);
+	const char *set = cli_value(a, "set"), *sets[SETS_MAX + 1];
 	struct sheaf_map how = { .size = sizeof(how), .to = cli_value(a, "to"), .set = sets,
 		.config = cli_value(a, "config"), .family = family,
 		.prefix = cli_value(a, "prefix") };

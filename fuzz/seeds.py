@@ -13,6 +13,7 @@ from seeds_arrays import ARRAYS
 from seeds_deepspeed import DEEPSPEED
 from seeds_map import MAP
 from seeds_paddle import PADDLE
+from seeds_tokenizer import TOKENIZER
 
 POLY, ALL = 0x9A6C9329AC4BC9B5, 2**64 - 1
 
@@ -446,7 +447,7 @@ def main():
                            ("manifest", MANIFEST), ("sums", SUMS), ("dir", DIR),
                            ("text", TEXT), ("state", STATE), ("card", CARD),
                            ("have", HAVE), ("torch", TORCH), ("arrays", ARRAYS), ("paddle", PADDLE),
-                           ("deepspeed", DEEPSPEED), ("map", MAP)):
+                           ("deepspeed", DEEPSPEED), ("map", MAP), ("tokenizer", TOKENIZER)):
         folder = os.path.join(root, target)
         os.makedirs(folder, exist_ok=True)
         for i, data in enumerate(inputs):

@@ -315,7 +315,12 @@ struct sheaf_export {
 	 *   with any stage of ZeRO on any number of ranks. all_families must not be 0: families
 	 *   "model", "master_weights" and "optimizer" are written, and others are not. Weights
 	 *   that are not F32 must have masters, and there must be moments of AdamW.
-	 *   file_bytes_max must be 0. */
+	 *   file_bytes_max must be 0.
+	 * - "gguf": one file for llama.cpp, of the types F32, F16 and BF16; norms and biases become
+	 *   F32. Its metadata come from config.json and the tokenizer, which are attached to the
+	 *   checkpoint or lie beside it. The tensors must have the names of llama.cpp, as
+	 *   sheaf_checkpoint_map gives them with the map llama-hf-gguf, qwen2-hf-gguf or
+	 *   qwen3-hf-gguf. file_bytes_max must be 0. */
 	const char *format;
 	int32_t all_families;           /* not 0: all families that the format can have are written:
 	                                 * each as a dictionary of its own under its name, or as

@@ -4,7 +4,8 @@
 
 static const struct shf_export_format *const export_formats[] = { &shf_export_safetensors,
 	&shf_export_torch, &shf_export_dcp, &shf_export_npz, &shf_export_paddle_save,
-	&shf_export_paddle_unified, &shf_export_paddle_flex, &shf_export_universal };
+	&shf_export_paddle_unified, &shf_export_paddle_flex, &shf_export_universal,
+	&shf_export_gguf };
 
 const struct shf_export_format *shf_export_format(const char *name)
 {

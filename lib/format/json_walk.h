@@ -10,7 +10,7 @@ struct shf_json_leaf {
 	/* The keys of the objects and the numbers of the items of the arrays that it is in, joined
 	 * by dots. */
 	const char *path;
-	size_t path_n, in_n;            /* length; length of the path of what directly contains it */
+	size_t path_n, in_n;            /* lengths; in_n: of the path of what contains it */
 	bool in_array;                  /* it is in an array, at any depth */
 	bool is_plain;                  /* no key in the path has a dot or a NUL */
 	enum shf_json_kind kind;

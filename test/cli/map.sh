@@ -34,7 +34,8 @@ both_ways qwen2 "$maps/qwen2-hf-megatron.map" hf '' --set tp=2,pad=4
 for pair in qwen2:qwen2-hf-paddle llama:llama-hf-paddle llama:llama-hf-megatron \
 	llama:llama-hf-meta qwen3:qwen3-hf-paddle qwen3:qwen3-hf-megatron \
 	qwen2moe:qwen2moe-hf-paddle qwen2moe:qwen2moe-hf-megatron qwen2moe:hf-paddleformers \
-	deepseek2:deepseek2-hf-megatron ernie45moe:ernie45moe-hf-paddle; do
+	deepseek2:deepseek2-hf-megatron ernie45moe:ernie45moe-hf-paddle llama:llama-hf-gguf \
+	qwen2:qwen2-hf-gguf qwen3:qwen3-hf-gguf; do
 	both_ways "${pair%%:*}" "$maps/${pair#*:}.map" hf ''
 done
 for format in torch dcp; do

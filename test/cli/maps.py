@@ -280,6 +280,30 @@ def meta(shapes):
     return want
 
 
+def gguf(shapes, swapped):
+    """llama.cpp's names; swapped: the halves of each head of q and k are interleaved."""
+    names = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+             "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+             "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+             "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+             "mlp.gate_proj": "ffn_gate", "mlp.down_proj": "ffn_down", "mlp.up_proj": "ffn_up",
+             "model.embed_tokens": "token_embd", "model.norm": "output_norm",
+             "lm_head": "output", "model.layers": "blk"}
+    want = Wanted(BASE)
+    for name in shapes:
+        to = name
+        for a, b in names.items():
+            to = to.replace(a, b)
+
+        def of(i, name=name):
+            if not swapped or ("q_proj" not in name and "k_proj" not in name):
+                return name, i
+            head, at = divmod(i[0], D)
+            return name, (head * D + at % 2 * (D // 2) + at // 2,) + i[1:]
+        want.put(to, shapes[name], of)
+    return want
+
+
 def megatron_ends(want, pad):
     rows = V + -V % pad
     for to, name in (("embedding.word_embeddings", "model.embed_tokens"),
@@ -420,6 +444,9 @@ CHECKS = {"worked": worked_example,
           "qwen2moe-hf-paddle": lambda shapes: paddle(shapes, "qwen2_moe."),
           "hf-paddleformers": lambda shapes: paddle(shapes, "model."),
           "ernie45moe-hf-paddle": ernie, "llama-hf-meta": meta,
+          "llama-hf-gguf": lambda shapes: gguf(shapes, True),
+          "qwen2-hf-gguf": lambda shapes: gguf(shapes, False),
+          "qwen3-hf-gguf": lambda shapes: gguf(shapes, False),
           "qwen2-hf-megatron": lambda shapes: megatron(shapes, tp=2, pad=4),
           "llama-hf-megatron": megatron, "qwen3-hf-megatron": megatron,
           "qwen2moe-hf-megatron": megatron, "deepseek2-hf-megatron": megatron_mla}

@@ -2022,6 +2022,23 @@ bug("gguf_data_not_aligned", "the data of GGUF are taken to begin right behind t
 bug("gguf_quantised_read", "the blocks of a quantised tensor are read as values",
     "foreign/foreign_read.c:shf_foreign_gather", "if (t->refused)", "if (t->refused && !MUTANT)",
     GGUF + "a_quantised_tensor")
+GGUF_OUT = "sim/test_export_gguf: "
+bug("gguf_out_dims_forward", "a file of GGUF has the dimensions of tensors in the order of Sheaf",
+    "export/export_gguf.c:list_tensor", "(uint64_t)dims[d]",
+    "(uint64_t)dims[MUTANT ? ndim - 1 - d : d]",
+    GGUF_OUT + "a_file_has_the_metadata")
+bug("gguf_norms_stay", "norms keep their type in a file of GGUF",
+    "export/export_gguf.c:widen_vectors", "t->items.ndim > 1", "(t->items.ndim > 1 || MUTANT)",
+    GGUF_OUT + "a_file_has_the_metadata")
+bug("gguf_factors_turned", "high frequencies of RoPE are divided, and low ones are not",
+    "export/gguf_model.c:make_factors", "wave < context / high",
+    "(wave < context / high) != (bool)MUTANT", GGUF_OUT + "a_file_has_the_metadata")
+bug("gguf_spaces_in_merges", "a space in a half of a merge stays a space",
+    "export/gguf_vocab.c:add_half", "if (text[i] == ' ')", "if (text[i] == ' ' && !MUTANT)",
+    GGUF_OUT + "a_file_has_the_metadata")
+gullible("gguf_layer_missing", "a layer of a model may lack a tensor in a file of GGUF",
+         "export/export_gguf.c:check_has", "shf_layout_find(l, l->families[0].name, name) >= 0",
+         GGUF_OUT + "what_is_missing")
 blind("call_not_refused", "a pickle that would call os.system is read as data",
       "foreign/pickle.c:is_refused", "shf_pickle_is_refused(func, args)",
       PICKLE + "what_would_call")
