@@ -218,7 +218,9 @@ static int run(const struct cli_args *a)
 
 	if (rc)
 		return rc;
-	rc = cat(a, s.step);
+	rc = cli_step_map(&s, a, cli_value(a, "family") ? cli_value(a, "family") : "model");
+	if (rc == 0)
+		rc = cat(a, s.step);
 	cli_step_close(&s);
 	return rc;
 }
@@ -227,6 +229,10 @@ static const struct cli_opt opts[] = {
 	{ "family", "F", "the family it is in (model)" },
 	{ "slice", "A:B,C:D", "a part: start:stop for each dimension, either may be\n"
 			      "empty, negative counts from the end as in Python" },
+	{ "map", "MAP", "map names and shapes: a file, or a map that comes with sheaf" },
+	{ "to", "SIDE", "the side of the map that is made (the right one)" },
+	{ "set", "NAME=N,...", "numbers for the map, such as tp=2" },
+	{ "config", "FILE", "the config.json for the map (that of PATH)" },
 	{ "npy", NULL, "a NumPy file instead of raw bytes" },
 	{ "unverified", NULL, "read past damaged blocks" },
 	{ 0 },
@@ -234,10 +240,12 @@ static const struct cli_opt opts[] = {
 const struct cli_verb cli_cat = {
 	.name = "cat",
 	.brief = "one tensor to stdout",
-	.synopsis = "sheaf cat PATH TENSOR [--family F] [--slice A:B,C:D] [--npy] [--unverified]",
+	.synopsis = "sheaf cat PATH TENSOR [--family F] [--slice A:B,C:D] [--npy] [--unverified]\n"
+		    "          [--map MAP [--to SIDE] [--set NAME=N,...] [--config FILE]]",
 	.text = "Writes a tensor's items, row-major, little-endian, in bounded memory. Each\n"
 		"block is checked before a byte of it is written: at damage cat stops with\n"
-		"exit 1, and what was written is good.\n\n"
+		"exit 1, and what was written is good. With --map TENSOR is one that the map\n"
+		"makes (doc/mapping.md), and what it needs of PATH is read.\n\n"
 		"--npy writes a NumPy file; types that NumPy lacks (BF16, F8) become unsigned\n"
 		"integers of their width, types smaller than a byte are refused.",
 	.exits = "  0  written\n  1  damaged, or no tensor of that name\n  2  no such step, wrong "

@@ -273,28 +273,40 @@ static int show(const struct cli_args *a, struct sheaf_checkpoint *step)
 static int run(const struct cli_args *a)
 {
 	struct cli_step s;
-	int rc = cli_step_open(&s, a, a->pos[0], false);
+	int rc;
+
+	if (cli_flag(a, "hf") && cli_value(a, "map"))
+		return cli_usage(a, "--hf", "does not go with --map",
+		                 "sheaf convert --map makes a directory to look at");
+	rc = cli_step_open(&s, a, a->pos[0], false);
 
 	if (rc)
 		return rc;
-	rc = cli_flag(a, "hf") ? cli_show_hf(a, &s) : show(a, s.step);
+	rc = cli_step_map(&s, a, cli_value(a, "family"));
+	if (rc == 0)
+		rc = cli_flag(a, "hf") ? cli_show_hf(a, &s) : show(a, s.step);
 	cli_step_close(&s);
 	return rc;
 }
 
 static const struct cli_opt opts[] = {
 	{ "family", "F", "only the tensors of this family" },
+	{ "map", "MAP", "map names and shapes: a file, or a map that comes with sheaf" },
+	{ "to", "SIDE", "the side of the map that is made (the right one)" },
+	{ "set", "NAME=N,...", "numbers for the map, such as tp=2" },
+	{ "config", "FILE", "the config.json for the map (that of PATH)" },
 	{ "hf", NULL, "say what a Hugging Face loader would miss, and nothing else" },
 	{ 0 },
 };
 const struct cli_verb cli_show = {
 	.name = "show",
 	.brief = "what a step holds",
-	.synopsis = "sheaf show PATH [NAME...] [--family F] [--hf] [--json]",
+	.synopsis = "sheaf show PATH [NAME...] [--family F] [--hf] [--json]\n"
+		    "           [--map MAP [--to SIDE] [--set NAME=N,...] [--config FILE]]",
 	.text = "Prints where a step comes from, its families, notes and attached files, and\n"
 		"its tensors with dtype, shape and size. NAMEs restrict the list; they may be\n"
 		"patterns as a shell knows them. A run alone is its latest step. No tensor is\n"
-		"read.\n\n"
+		"read. With --map the tensors are those that the map makes (doc/mapping.md).\n\n"
 		"With --json it is one object: format (sheaf, hf, safetensors, torch.save,\n"
 		"torch.save (legacy), torch.save (hf), torch.dcp, torch.dcp (safetensors),\n"
 		"paddle.save, paddle.unified, paddle.sharding_io, paddle.flex, deepspeed,\n"
@@ -310,7 +322,8 @@ const struct cli_verb cli_show = {
 		 "or no checkpoint; with --hf: something is\n     missing\n  2  no such step, or "
 		 "it could not be read",
 	.examples = "  sheaf show runs/gpt@latest 'model.layers.0.*'\n"
-		    "  sheaf show runs/gpt@1000 --hf",
+		    "  sheaf show runs/gpt@1000 --hf\n"
+		    "  sheaf show megatron/iter_0000100 --map qwen2-hf-megatron --to hf",
 	.opts = opts,
 	.pos_min = 1,
 	.pos_max = CLI_POS_MAX,

@@ -53,9 +53,9 @@ _sheaf()
 		return ;;
 	ls) options+=' --socket' ;;
 	aside) options+=' --restore --delete --timeout-ms' ;;
-	show) options+=' --family --hf' ;;
+	show) options+=' --family --hf --map --to --set --config' ;;
 	diff) options+=' --rtol --atol --family --unverified --map --to --set --config' ;;
-	cat) options+=' --family --slice --npy --unverified' ;;
+	cat) options+=' --family --slice --npy --unverified --map --to --set --config' ;;
 	plan) options+=' --mesh --expert-mesh --zero --nodes --adam --families --file-bytes
 			--staging-bytes --mb-per-s' ;;
 	prune) options+=' --keep-last --keep-every --best --apply --grace --timeout-ms' ;;

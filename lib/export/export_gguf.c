@@ -69,8 +69,8 @@ static int check_gguf_name(const struct shf_gguf_model *m, const char *name,
 	         : is_part(outside, name))
 		return 0;
 	return shf_fail(err, SHEAF_EINVAL, "tensor %.*s: is no tensor of a model %s of %" PRIu64
-	                " layers in llama.cpp; the map %s gives tensors of Hugging Face their "
-	                "names", shf_name_show(name), name, m->arch->name, m->layers,
+	                " layers in llama.cpp; use --map %s if the names are those of Hugging "
+	                "Face", shf_name_show(name), name, m->arch->name, m->layers,
 	                m->arch->map);
 }
 

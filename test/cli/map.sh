@@ -79,6 +79,32 @@ t 0 'and listed' "$SHEAF" show master --json
 json 'under the names of the other side' '"l.0.gate_up_fused_proj.weight" in str(o)'
 t 1 'what differs' "$SHEAF" diff uc master --map uc.map --to hf
 has 'is named' out 'right-only'
+t 0 'a checkpoint is listed through a map' "$SHEAF" show uc --map uc.map --json
+json 'in all families' '{(x["family"], x["name"]) for x in o[0]["tensors"]} >= \
+	{("model", "l.0.gate_proj.weight"), ("optimizer", "l.0.up_proj.weight/moment1_0")}'
+t 0 'and a family alone' "$SHEAF" show uc --family model --map uc.map --json
+json 'alone' '{x["family"] for x in o[0]["tensors"]} == {"model"}'
+t 0 'a tensor that a map makes is read' \
+	"$SHEAF" cat uc l.0.down_proj.weight --map uc.map --npy
+cp "$T/out" turned.npy
+"$SHEAF" cat uc l.0.down_proj.weight --npy >plain.npy
+"$PY" - <<'P' >"$T/out" 2>"$T/err"
+def read(name):
+    data = open(name, "rb").read()
+    n = 10 + data[8] + 256 * data[9]
+    shape = eval(data[10:n].decode())["shape"]
+    size = (len(data) - n) // (shape[0] * shape[1])
+    return shape, [data[at:at + size] for at in range(n, len(data), size)]
+(rows, cols), a = read("plain.npy")
+shape, b = read("turned.npy")
+assert shape == (cols, rows) and rows != cols
+assert all(b[c * rows + r] == a[r * cols + c] for r in range(rows) for c in range(cols))
+P
+result $? 'and is turned over'
+t 1 'one that it takes is not there' "$SHEAF" cat uc l.0.gate_up_fused_proj.weight --map uc.map
+wrong "$SHEAF" show uc --hf --map uc.map
+wrong "$SHEAF" show uc --to hf
+wrong "$SHEAF" cat uc embed.weight --map nowhere.map
 
 # What is wrong is one sentence.
 wrong "$SHEAF" convert uc dst --to hf
