@@ -163,6 +163,7 @@ static int run(const struct cli_args *a)
 	struct cli_progress p;
 	struct sheaf_export how = { .size = sizeof(how), .progress = cli_progress_show, .arg = &p };
 	struct sheaf_report report = { .size = sizeof(report) };
+	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
 	struct sheaf_error err = { .msg = "" };
 	const char *dst = a->pos[1];
 	char hint[100];
@@ -186,8 +187,9 @@ static int run(const struct cli_args *a)
 	                        cli_hint_for(&err, hint))
 	            : answer(a, dst, &report, p.seconds);
 	if (rc == 0 && is_to_model(a) && s.place.kind == CLI_DIR &&
-	    !cli_has(a->pos[0], "sheaf.json"))
-		say_left_out(a->pos[0], dst);
+	    sheaf_checkpoint_get_info(s.step, &info, NULL) == 0 &&
+	    !cli_has(info.path, "sheaf.json"))
+		say_left_out(info.path, dst);
 	cli_step_close(&s);
 	return rc;
 }

@@ -73,7 +73,7 @@ static bool is_orbax_folder(int dir, const char *name)
  * directory that holds neither is a run without steps. */
 static int kind_of_dir(const char *path, enum cli_kind *kind, bool *bare)
 {
-	bool run = false, weights = false, steps = false;
+	bool run = false, weights = false, steps = false, snapshots = false, blobs = false;
 	struct dirent *e;
 	DIR *d = opendir(path);
 	int rc;
@@ -84,7 +84,10 @@ static int kind_of_dir(const char *path, enum cli_kind *kind, bool *bare)
 		run |= strcmp(e->d_name, ".sheaf") == 0;
 		steps |= strncmp(e->d_name, "checkpoint-", 11) == 0 && is_number(e->d_name + 11);
 		weights |= is_weights(e->d_name) || is_orbax_folder(dirfd(d), e->d_name);
+		snapshots |= strcmp(e->d_name, "snapshots") == 0;
+		blobs |= strcmp(e->d_name, "blobs") == 0 || strcmp(e->d_name, "refs") == 0;
 	}
+	weights |= snapshots && blobs;  /* a repository in the cache of the Hugging Face hub */
 	rc = -errno;
 	closedir(d);
 	/* Trainers that know nothing of runs put checkpoints beside the final weights. */

@@ -17,6 +17,7 @@
 #include "catalog.h"
 #include "err.h"
 #include "foreign.h"
+#include "hub_cache.h"
 #include "latest_search.h"
 #include "lease.h"
 #include "memory_choose.h"
@@ -30,7 +31,6 @@
 #include "run_env.h"
 #include "step.h"
 #include "step_files.h"
-#include "step_find.h"
 #include "step_foreign.h"
 #include "step_lookup.h"
 
@@ -774,7 +774,7 @@ int shf_step_open_path(struct sheaf_checkpoint **out, const char *path, struct s
 	                                                   "NULL or empty")
 	                                        : shf_fail(err, SHEAF_ENOMEM, "no memory");
 	if (rc == 0 && run->team.rank == 0)
-		rc = shf_step_find_path(run, path, &told, err);
+		rc = shf_hub_cache_find(run, path, &told, err);
 	return open_bare(out, step, run, &told, rc, err);
 }
 

@@ -31,7 +31,8 @@ def is_run(path: str) -> bool:
     """Whether a directory is a run: it has .sheaf, or nothing that can be loaded by itself."""
     names = os.listdir(path)
     weights = any(n in WHOLE or n.endswith(WEIGHTS) or n.startswith(HEADS) for n in names)
-    return ".sheaf" in names or not weights
+    hub = "snapshots" in names and ("blobs" in names or "refs" in names)    # its cache
+    return ".sheaf" in names or not (weights or hub)
 
 
 def to_save(path: Path, step: Optional[int]) -> tuple[str, Optional[int]]:

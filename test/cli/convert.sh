@@ -149,3 +149,20 @@ t 2 'also with all families' "$SHEAF" export f/paddle-uc all.npz --format npz --
 has 'with what can be done then' err 'use another format, or write one family alone'
 t 0 'unless it is converted' "$SHEAF" export one out.npz --format npz --dtype F32
 wrong "$SHEAF" export one other.npz --format npz --max-shard-size 1M
+
+# The cache of the Hugging Face hub: links to blobs, in a folder for each commit.
+hub=hub/models--org--name
+mkdir -p $hub/blobs $hub/refs $hub/snapshots/1111 $hub/snapshots/2222
+cp one/model.safetensors $hub/blobs/aa && cp conf/config.json $hub/blobs/bb
+ln -s ../../blobs/aa $hub/snapshots/2222/model.safetensors
+ln -s ../../blobs/bb $hub/snapshots/2222/config.json
+printf 2222 >$hub/refs/main
+t 0 'a repository in the cache of the hub is opened at its main snapshot' "$SHEAF" show $hub
+has 'which is said' out 'hub/models--org--name/snapshots/2222'
+t 0 'and converted' "$SHEAF" convert $hub from-hub
+[ ! -s "$T/err" ] && [ -f from-hub/config.json ]
+result $? 'with its configuration, and nothing is said of the cache'
+t 0 'and it is that snapshot' "$SHEAF" diff $hub from-hub
+rm $hub/refs/main
+t 1 'without a branch main the snapshots are named' "$SHEAF" show $hub
+has 'in a sentence' err 'open one of them, as hub/models--org--name/snapshots/'

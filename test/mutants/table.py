@@ -2022,6 +2022,9 @@ bug("gguf_data_not_aligned", "the data of GGUF are taken to begin right behind t
 bug("gguf_quantised_read", "the blocks of a quantised tensor are read as values",
     "foreign/foreign_read.c:shf_foreign_gather", "if (t->refused)", "if (t->refused && !MUTANT)",
     GGUF + "a_quantised_tensor")
+gullible("hub_main_missing", "a snapshot that refs/main names need not be there",
+         "step/hub_cache.c:choose_snapshot", "is_snapshot_folder(sys, in, commit)",
+         "sim/test_hub_cache: what_does_not_say_which")
 GGUF_OUT = "sim/test_export_gguf: "
 bug("gguf_out_dims_forward", "a file of GGUF has the dimensions of tensors in the order of Sheaf",
     "export/export_gguf.c:list_tensor", "(uint64_t)dims[d]",
