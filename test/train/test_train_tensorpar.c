@@ -22,6 +22,7 @@ struct layout {
 	const char *isa;
 	int recompute;
 	double dropout;
+	int vocab;                      /* 0: 61 */
 };
 /* One rank: its thread, and what it computed. */
 struct rank {
@@ -54,6 +55,11 @@ static int make_gradients(struct step *s, struct tr_arenas *a, int leaves, struc
 	return tr_leafgrads_new(&s->lg, &o, a, err);
 }
 
+static int vocab_of(const struct rank *r)
+{
+	return r->of.vocab ? r->of.vocab : 61;
+}
+
 static int open_step(struct step *s, const struct rank *r, struct tr_error *err)
 {
 	struct tr_tensorpar_opts tp = { &s->mesh.tp, r->of.pieces, r->of.sp };
@@ -64,11 +70,11 @@ static int open_step(struct step *s, const struct rank *r, struct tr_error *err)
 	char text[400];
 	int rc;
 
-	snprintf(text, sizeof(text), "{\"model_type\": \"qwen2\", \"vocab_size\": 61, "
+	snprintf(text, sizeof(text), "{\"model_type\": \"qwen2\", \"vocab_size\": %d, "
 		 "\"hidden_size\": 24, \"num_hidden_layers\": 2, \"num_attention_heads\": 12, "
 		 "\"num_key_value_heads\": %d, \"intermediate_size\": %d, "
-		 "\"tie_word_embeddings\": %s, \"head_dim\": 4}", r->of.kv_heads, r->of.ffn,
-		 r->of.tied ? "true" : "false");
+		 "\"tie_word_embeddings\": %s, \"head_dim\": 4}", vocab_of(r), r->of.kv_heads,
+		 r->of.ffn, r->of.tied ? "true" : "false");
 	rc = tr_model_config_read(&c, text, strlen(text), "config.json", err);
 	if (rc == 0)
 		rc = tr_mesh_make(&s->mesh, &r->all, 1, r->of.ranks, 1, err);
@@ -113,8 +119,8 @@ static int make_step(struct step *s, struct rank *r, struct tr_error *err)
 	for (int q = 0; q < SEQS; q++) {
 		leaf[q] = q >= 3;
 		for (int64_t i = begin[q]; i < begin[q + 1]; i++) {
-			token[i] = (int32_t)(i * 17 % 61);
-			target[i] = (int32_t)(i * 23 % 61);
+			token[i] = (int32_t)(i * 17 % vocab_of(r));
+			target[i] = (int32_t)(i * 23 % vocab_of(r));
 			weight[i] = i % 4 ? 1 : 0;
 			position[i] = (int32_t)(i - begin[q]);
 		}
@@ -263,6 +269,15 @@ TEST(losses_and_gradients_have_the_same_bits_on_one_two_and_four_ranks)
 				       .isa = "auto" });
 	check_layouts((struct layout){ .kv_heads = 4, .pieces = 4, .ffn = 35, .isa = "auto",
 				       .dropout = 0.2 });
+}
+
+/* Of a vocabulary of three tokens, the first of four ranks has none. */
+TEST(a_rank_without_a_token_of_the_vocabulary_takes_part_in_a_step)
+{
+	check_layouts((struct layout){ .kv_heads = 4, .pieces = 4, .ffn = 35, .tied = 1,
+				       .isa = "auto", .vocab = 3 });
+	check_layouts((struct layout){ .kv_heads = 4, .pieces = 4, .ffn = 2, .isa = "auto",
+				       .vocab = 3 });
 }
 
 TEST(kernels_without_vectors_have_these_bits)

@@ -71,6 +71,11 @@ struct tr_leafgrads {
 	int done;                       /* the sum was made: the next pass begins a step */
 };
 
+static int is_empty(const struct bucket *b)
+{
+	return b->from == b->to;
+}
+
 static int is_tied(const struct tr_registry *reg)
 {
 	return reg->head >= 0 && reg->param[reg->head].tied_to >= 0;
@@ -516,7 +521,7 @@ int tr_leafgrads_close(struct tr_leafgrads *lg, int closed, struct tr_error *err
 	int rc = 0;
 
 	for (int i = 0; rc == 0 && i < lg->buckets; i++)
-		if (lg->bucket[i].from < lg->bucket[i].to)
+		if (!is_empty(&lg->bucket[i]))
 			rc = close_leaves(lg, &lg->bucket[i], closed, err);
 	return rc;
 }
@@ -549,7 +554,8 @@ static int set_blocks(struct tr_leafgrads *lg, struct bucket *b, float **grad,
 	return 0;
 }
 
-/* Closes the leaves of the bucket before, and sets the blocks of the next one. */
+/* Closes the leaves of the bucket before, and sets the blocks of the next one. A bucket without
+ * items has no blocks: a rank of tp may have no token of a small vocabulary. */
 static int turn(void *arg, int64_t layer, struct tr_error *err)
 {
 	struct tr_leafgrads *lg = arg;
@@ -558,13 +564,13 @@ static int turn(void *arg, int64_t layer, struct tr_error *err)
 
 	if (next == lg->current)
 		return 0;
-	if (lg->current)
+	if (lg->current && !is_empty(lg->current))
 		rc = close_leaves(lg, lg->current, lg->closes, err);
 	lg->current = next;
 	if (rc < 0 || !next)
 		return rc;
 	lg->rows->first = next->from;
-	return set_blocks(lg, next, lg->grad, err);
+	return is_empty(next) ? 0 : set_blocks(lg, next, lg->grad, err);
 }
 
 static int make_room(struct tr_leafgrads *lg, int64_t seqs, struct tr_error *err)
@@ -625,7 +631,7 @@ float *tr_leafgrads_param(struct tr_leafgrads *lg, int leaf, const struct tr_par
 
 static int open_leaves(struct tr_leafgrads *lg, struct bucket *b, int first, int last)
 {
-	for (int leaf = first; leaf <= last && b->from < b->to; leaf++)
+	for (int leaf = first; leaf <= last && !is_empty(b); leaf++)
 		if (!leaf_node(lg, b, leaf))
 			return 0;
 	return 1;
@@ -644,7 +650,7 @@ static int plan_pass(struct tr_leafgrads *lg, const struct tr_leafuse *use, stru
 		struct bucket *b = &lg->bucket[l + 1];
 
 		good = open_leaves(lg, b, use->first, use->last);
-		if (good && b->from < b->to)
+		if (good && !is_empty(b))
 			rc = close_leaves(lg, b, use->closed, err);
 	}
 	if (!good)
@@ -772,7 +778,7 @@ static int add_tied(struct tr_leafgrads *lg, struct tr_error *err)
 /* Returns whether all leaves of a bucket were closed, and given to be added up. */
 static int is_complete(const struct tr_leafgrads *lg, const struct bucket *b)
 {
-	if (b->from == b->to)
+	if (is_empty(b))
 		return 1;
 	if (lg->o.mesh->dp.n > 1)
 		return b->rounds == lg->rounds;
