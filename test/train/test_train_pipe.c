@@ -358,13 +358,20 @@ struct failing {
 	struct tr_ranks g;
 	/* The micro-batch whose rows this stage cannot make, and in which direction. -1: none */
 	int64_t fail_at;
-	int backward;
-	int dp;
+	int backward;                   /* 2: forward, and it fails while it computes */
+	int dp, tp;
 	struct tr_trainer t;
 	int64_t losses;
 	struct tr_error err;
 	int rc;
 };
+
+static int fail_in_layer(void *arg, int64_t layer, struct tr_error *err)
+{
+	const struct failing *f = arg;
+
+	return layer < 1 ? 0 : tr_fail(err, TR_EBUG, "rank %d stops in a layer", f->g.rank);
+}
 
 static int make_rows(void *arg, int64_t micro, int backward, struct tr_rows *rows,
 		     struct tr_error *err)
@@ -379,6 +386,10 @@ static int make_rows(void *arg, int64_t micro, int backward, struct tr_rows *row
 		.target = target, .weight = weight, .position = place };
 	if (micro == f->fail_at && backward == f->backward)
 		return tr_fail(err, TR_EIO, "stage %d has no rows", f->g.rank);
+	if (micro == f->fail_at && f->backward == 2 && !backward) {
+		rows->turn = fail_in_layer;
+		rows->arg = f;
+	}
 	return backward ? tr_leafgrads_begin(f->t.grads, rows, &leaf, micro == MICROS - 1, err) : 0;
 }
 
@@ -401,7 +412,7 @@ static void *run_step(void *arg)
 	const struct tr_isa *isa;
 
 	f->t.mesh = &mesh;
-	f->rc = tr_mesh_make(&mesh, &f->g, f->dp, 1, STAGES, &f->err);
+	f->rc = tr_mesh_make(&mesh, &f->g, f->dp, f->tp, STAGES, &f->err);
 	if (f->rc == 0)
 		f->rc = tr_isa_find(&isa, "auto", &f->err);
 	if (f->rc == 0)
@@ -417,25 +428,27 @@ static void *run_step(void *arg)
 	return NULL;
 }
 
-/* Makes a step on STAGES * dp threads, of which one fails. */
-static void run_failing(struct failing *f, int dp, int stage, int64_t micro, int backward,
+/* Makes a step on STAGES * dp * tp threads, of which one fails. */
+static void run_failing(struct failing *f, int dp, int tp, int rank, int64_t micro, int backward,
 			enum tr_order order)
 {
-	struct tr_hub *hub = tr_hub_new(STAGES * dp);
+	int n = STAGES * dp * tp;
+	struct tr_hub *hub = tr_hub_new(n);
 
-	memset(f, 0, sizeof(*f) * (size_t)(STAGES * dp));
-	for (int r = 0; r < STAGES * dp; r++) {
+	memset(f, 0, sizeof(*f) * (size_t)n);
+	for (int r = 0; r < n; r++) {
 		f[r].dp = dp;
+		f[r].tp = tp;
 		f[r].t.zero = dp > 1 ? 2 : 0;
-		f[r].fail_at = r == stage ? micro : -1;
+		f[r].fail_at = r == rank ? micro : -1;
 		f[r].backward = backward;
 		f[r].t.leaves = dp;
-		f[r].t.pieces = 1;
+		f[r].t.pieces = tp;
 		f[r].t.pipe = (struct tr_pipe){ .order = order, .micros = MICROS };
 		tr_ranks_hub(&f[r].g, hub, r, 20000);
 		CHECK_INT(pthread_create(&f[r].thread, NULL, run_step, &f[r]), 0);
 	}
-	for (int r = 0; r < STAGES * dp; r++)
+	for (int r = 0; r < n; r++)
 		pthread_join(f[r].thread, NULL);
 	tr_hub_free(hub);
 }
@@ -444,7 +457,7 @@ static void fail_in(int stage, int64_t micro, int backward, enum tr_order order)
 {
 	struct failing f[STAGES];
 
-	run_failing(f, 1, stage, micro, backward, order);
+	run_failing(f, 1, 1, stage, micro, backward, order);
 	for (int r = 0; r < STAGES; r++) {
 		CHECK_RC(f[r].rc, stage < 0 ? 0 : TR_EIO, &f[r].err);
 		CHECK(stage < 0 || f[r].err.rank == stage);
@@ -471,11 +484,26 @@ TEST(a_stage_that_fails_ends_the_ranks_that_wait_for_its_gradients)
 		for (int backward = 0; backward < 2; backward++) {
 			struct failing f[2 * STAGES];
 
-			run_failing(f, 2, stage, MICROS - 1, backward, TR_ORDER_1F1B);
+			run_failing(f, 2, 1, stage, MICROS - 1, backward, TR_ORDER_1F1B);
 			for (int r = 0; r < 2 * STAGES; r++) {
 				CHECK_RC(f[r].rc, TR_ELOST, &f[r].err);
 				CHECK_INT(f[r].err.rank, stage);
 				CHECK(strstr(f[r].err.msg, "has no rows") != NULL);
 			}
 		}
+}
+
+/* The other rank of tp waits in an exchange of the layer. */
+TEST(a_rank_that_stops_while_it_computes_ends_those_that_compute_with_it)
+{
+	for (int rank = 0; rank < 4; rank += 3) {
+		struct failing f[2 * STAGES];
+
+		run_failing(f, 1, 2, rank, 1, 2, TR_ORDER_1F1B);
+		for (int r = 0; r < 2 * STAGES; r++) {
+			CHECK_RC(f[r].rc, TR_ELOST, &f[r].err);
+			CHECK_INT(f[r].err.rank, rank);
+			CHECK(strstr(f[r].err.msg, "stops in a layer") != NULL);
+		}
+	}
 }

@@ -70,17 +70,15 @@ static int pass_on(struct pipeline *p, const struct tr_work *w, const void *at,
 	return rc == TR_ENOMEM ? tr_ranks_abandon(&p->t->mesh->pp, err) : rc;
 }
 
-/* Computes a pass from what was received. */
+/* Computes a pass of the rows from what was received. */
 static int compute(struct pipeline *p, const struct tr_work *w, int slot, size_t got,
 		   struct tr_error *err)
 {
 	struct tr_trainer *t = p->t;
 	int is_last = !exists(p, in_model(p, w->part) + 1);
-	int rc = p->phases->rows(p->phases->arg, w->micro, w->backward, &p->rows, err);
+	int rc = 0;
 
-	/* The ranks of tp compute the rows together, so none of them begins alone. */
-	rc = tr_agree(&t->mesh->tp, rc, err);
-	if (rc == 0 && got && got != bytes_of(p, w, &p->rows))
+	if (got && got != bytes_of(p, w, &p->rows))
 		rc = tr_fail(err, TR_EBUG, "two stages have different samples");
 	if (rc == 0 && !w->backward)
 		rc = tr_model_forward(t->model, w->part, slot, &p->rows, p->keep, err);
@@ -89,6 +87,21 @@ static int compute(struct pipeline *p, const struct tr_work *w, int slot, size_t
 	if (rc == 0 && w->backward)
 		rc = tr_model_backward(t->model, w->part, slot, &p->rows, err);
 	return rc;
+}
+
+/* Computes a pass. The ranks of tp compute the rows together, so none of them begins alone, and one
+ * that cannot complete them ends the others, which wait for it. */
+static int compute_together(struct pipeline *p, const struct tr_work *w, int slot, size_t got,
+			    struct tr_error *err)
+{
+	const struct tr_ranks *tp = &p->t->mesh->tp;
+	int rc = tr_agree(tp, p->phases->rows(p->phases->arg, w->micro, w->backward, &p->rows, err),
+			  err);
+
+	if (rc < 0)
+		return rc;
+	rc = compute(p, w, slot, got, err);
+	return rc < 0 && rc != TR_ELOST && tp->n > 1 ? tr_ranks_abandon(tp, err) : rc;
 }
 
 static int work(struct pipeline *p, const struct tr_work *w, struct tr_error *err)
@@ -100,7 +113,7 @@ static int work(struct pipeline *p, const struct tr_work *w, struct tr_error *er
 	int rc = receive(p, w, in, &got, err), sent;
 
 	if (rc == 0 && !p->failed)
-		rc = compute(p, w, slot, got, err);
+		rc = compute_together(p, w, slot, got, err);
 	if (rc == TR_ELOST)
 		return rc;
 	p->failed |= rc < 0;

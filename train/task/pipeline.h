@@ -27,7 +27,8 @@ struct tr_phases {
  * ranks where the failure was, and 0 on the others, so the caller agrees on it. Then it calls
  * tr_sent. With ZeRO 2 or overlap a rank takes part in sums during the list, which it cannot do
  * without the gradients that have failed. Then it abandons the exchanges, and all ranks end with
- * ELOST. [collective] */
+ * ELOST. So does a rank that fails while it computes the rows together with others of tp.
+ * [collective] */
 int tr_pipeline_run(struct tr_trainer *t, const struct tr_pipe *pipe, const struct tr_work *list,
 		    const struct tr_phases *phases, struct tr_error *err);
 #endif
