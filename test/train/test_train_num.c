@@ -40,6 +40,34 @@ static int sets(const struct tr_isa **isa)
 	return n;
 }
 
+/* Messages of each length, of characters of each size: what is left is some of them. */
+TEST(a_message_that_is_too_long_ends_with_a_whole_character)
+{
+	static const char *const characters[] = { "a", "\xc3\xa9", "\xe2\x82\xac",
+						  "\xf0\x9f\x98\x80" };
+	struct tr_error err;
+
+	for (size_t size = 1; size <= 4; size++) {
+		for (size_t before = 0; before < 4; before++) {
+			char text[2 * sizeof(err.msg)] = "";
+			size_t n;
+
+			memset(text, '.', before);
+			while (strlen(text) + size < sizeof(text))
+				strcat(text, characters[size - 1]);
+			CHECK_INT(tr_fail(&err, TR_EIO, "%s", text), TR_EIO);
+			n = strlen(err.msg);
+			CHECK(n < sizeof(err.msg) && n + size >= sizeof(err.msg));
+			CHECK((n - before) % size == 0 && memcmp(err.msg, text, n) == 0);
+			/* The caller cut it. */
+			tr_fail(&err, TR_EIO, "%.*s", (int)(before + 2 * size - 1), text);
+			CHECK_INT(strlen(err.msg), before + size);
+			tr_fail(&err, TR_EIO, "%.*s", (int)(before + 2 * size), text);
+			CHECK_INT(strlen(err.msg), before + 2 * size);
+		}
+	}
+}
+
 TEST(philox_has_the_numbers_of_its_authors)
 {
 	static const uint32_t in[3][6] = {

@@ -123,9 +123,11 @@ static const char good[] = "run: r\nmodel: m.json\ndata: d\nbatch: 24\nseq: 8\ns
 TEST(a_text_is_utf8_without_control_characters)
 {
 	static const char *const bad[] = { "r\xff", "\xc3", "\xe2\x82", "\xc0\xaf", "\xed\xa0\x80",
-		"\xf4\x90\x80\x80", "a\x1f", "\x7f", "\xc2\x85", "" };
+		"\xf4\x90\x80\x80", "a\x1f", "\x7f", "\xc2\x85", "a \xe2\x80\xa8 b",
+		"\xe2\x80\xa9", "\xef\xbf\xbe", "a\xef\xbf\xbf", "" };
 	static const char *const good_ones[] = { "r", "r\xc3\xa9", "\xe2\x82\xac",
-						 "\xf0\x9f\x98\x80", "a b\\" };
+						 "\xf0\x9f\x98\x80", "a b\\",
+						 "\xe2\x80\xa7", "\xef\xbf\xbd" };
 	struct tr_error err;
 	struct tr_opts o;
 

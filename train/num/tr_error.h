@@ -17,7 +17,8 @@ struct tr_error {
 	int rank;                       /* -1: unknown */
 	char msg[500];
 };
-/* Writes a message, and returns the code. */
+/* Writes a message, and returns the code. A message that is too long ends with a whole character of
+ * UTF-8. */
 int tr_fail(struct tr_error *err, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 #endif

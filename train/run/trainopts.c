@@ -242,6 +242,14 @@ static int within(const struct option *t, double x)
 	return x >= t->least && x <= t->most;
 }
 
+/* Returns whether a character separates lines or paragraphs, or is none: U+2028, U+2029, U+FFFE and
+ * U+FFFF. YAML takes the first two for ends of lines, and refuses the others. */
+static int is_no_text(const char *c)
+{
+	return strncmp(c, "\xe2\x80\xa8", 3) == 0 || strncmp(c, "\xe2\x80\xa9", 3) == 0 ||
+		strncmp(c, "\xef\xbf\xbe", 3) == 0 || strncmp(c, "\xef\xbf\xbf", 3) == 0;
+}
+
 /* Returns whether a text is UTF-8 without control characters. YAML and JSON can hold it
  * unchanged. */
 static int is_text(const char *text)
@@ -254,7 +262,8 @@ static int is_text(const char *text)
 
 		if (more < 0 || *c < ' ' || *c == 0x7f || (*c == 0xc2 && c[1] < 0xa0) ||
 		    (*c == 0xe0 && c[1] < 0xa0) || (*c == 0xed && c[1] > 0x9f) ||
-		    (*c == 0xf0 && c[1] < 0x90) || (*c == 0xf4 && c[1] > 0x8f))
+		    (*c == 0xf0 && c[1] < 0x90) || (*c == 0xf4 && c[1] > 0x8f) ||
+		    is_no_text((const char *)c))
 			return 0;
 		for (c++; more > 0; more--, c++)
 			if ((*c & 0xc0) != 0x80)
