@@ -549,6 +549,47 @@ def ends(w):
                    set(saved) <= set(steps), "NaN stops before a save, with status 1", job.err)
 
 
+def epochs(w):
+    """Without steps the rate falls until the data ends, also after a resume with another batch, and
+    other data begins with its first sample."""
+    config = w.run("epochs.yaml")
+    with open(w.config, encoding="ascii") as f, open(config, "w", encoding="ascii") as to:
+        to.write(f.read().replace("steps: %d\n" % STEPS, "epochs: 1\n"))
+
+    def job(ranks, run, *args):
+        return train(w.program, w.mpirun, ranks, config, "--run", w.run(run), "--warmup", 0, *args)
+    whole = job(1, "ends", "--batch", 120)
+    steps = sorted(whole.trace())
+    samples = whole.of("step")[-1]["consumed_samples"]
+    w.claims.check(whole.status == 0 and steps[-1] >= 4 and steps[-1] == samples // 120,
+                   "an epoch is trained without steps", whole.err, steps)
+    for name, batch in ("wider", 240), ("narrower", 36):
+        got = job(2, name, "--batch", batch, "--resume", w.run("ends") + "@2")
+        last = 2 + (got.of("step")[-1]["consumed_samples"] - 240) // batch
+        want = job(1, name + "-steps", "--batch", batch, "--resume", w.run("ends") + "@2",
+                   "--steps", last)
+        rates = [float.fromhex(e["lr_hex"]) for e in got.of("step")]
+        w.claims.check(got.status == 0 and got.of("end")[0] == {"event": "end", "reason": "data",
+                       "step": last} and got.trace() == want.trace() and
+                       rates == sorted(set(rates), reverse=True) and rates[-1] > 0,
+                       "the rate of a %s batch falls until the data ends" % name, rates, got.err)
+    with open(w.run("other.txt"), "w", encoding="ascii") as f:
+        f.write(text(300, 9))
+    subprocess.run([w.program, "data", w.run("other.txt"), "-o", w.run("other.safetensors")],
+                   check=True, capture_output=True)
+    alone = job(1, "other-alone", "--data", w.run("other.safetensors"), "--trace", "samples")
+    got = job(2, "other", "--data", w.run("other.safetensors"), "--trace", "samples", "--resume",
+              w.run("ends") + "@%d" % steps[-1])
+    w.claims.check(got.status == 0 and got.of("start")[0]["changed"] == ["batch", "data"] and
+                   len(alone.of("step")) > 2 and
+                   [(e["step"] - steps[-1], e["consumed_samples"]) for e in got.of("step")] ==
+                   [(e["step"], e["consumed_samples"]) for e in alone.of("step")] and
+                   sorted(p for e in got.of("samples") for p in e["positions"]) ==
+                   sorted(p for e in alone.of("samples") for p in e["positions"]),
+                   "with other data it begins with the first sample of these", got.of("start"),
+                   got.err)
+
+
 def main():
     seed = int(sys.argv[sys.argv.index("--seed") + 1]) if "--seed" in sys.argv else \
         random.SystemRandom().randrange(10 ** 6)
@@ -569,6 +610,7 @@ def main():
         unset(w)
         kill(w, want, seed)
         ends(w)
+        epochs(w)
         return w.claims.end()
 
 

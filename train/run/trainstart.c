@@ -141,8 +141,6 @@ static int make_task(struct tr_job *j, struct tr_error *err)
 			       " samples of %" PRId64 " epochs, so there is no step; use a "
 			       "smaller batch or more epochs", o->batch,
 			       o->epochs * tr_lm_samples(j->lm), o->epochs);
-	if (rc == 0 && !o->steps)
-		j->t.schedule.steps = o->epochs * tr_lm_samples(j->lm) / o->batch;
 	return rc;
 }
 
@@ -190,7 +188,8 @@ static void list_as_changed(struct tr_job *j, const char *key)
 }
 
 /* Refuses other data than that of the checkpoint, in which its position would mean nothing. With a
- * checkpoint of another run the new data is listed as changed. */
+ * checkpoint of another run the training begins with the first sample of the new data, which is
+ * listed as changed. */
 static int check_data(struct tr_job *j, struct tr_error *err)
 {
 	struct tr_progress *p = &j->progress;
@@ -205,11 +204,24 @@ static int check_data(struct tr_job *j, struct tr_error *err)
 			       "%s, of %" PRId64 " tokens; use that data, or another run with "
 			       "resume %s", j->o->data, tokens, tr_store_found(j->store),
 			       p->data_tokens, tr_store_found(j->store));
-	if (other)
+	if (other) {
 		list_as_changed(j, "data");
+		p->consumed = 0;
+	}
 	p->data_tokens = tokens;
 	p->data_hash = hash;
 	return 0;
+}
+
+/* Without `steps` the learning rate falls until the end of the epochs. The steps to it are counted
+ * from here, because those before may have had another batch or other data. */
+static void find_end(struct tr_job *j)
+{
+	const struct tr_opts *o = j->o;
+	int64_t left = o->epochs * tr_lm_samples(j->lm) - j->progress.consumed;
+
+	if (!o->steps)
+		j->t.schedule.steps = j->progress.step + (left > 0 ? left / o->batch : 0);
 }
 
 /* The average begins with the weights, unless the checkpoint has one. */
@@ -281,7 +293,11 @@ static int prepare_data(struct tr_job *j, struct tr_error *err)
 
 	if (rc == 0)
 		rc = make_eval(j, err);
-	return rc == 0 ? check_data(j, err) : rc;
+	if (rc == 0)
+		rc = check_data(j, err);
+	if (rc == 0)
+		find_end(j);
+	return rc;
 }
 
 /* Delays messages, if that is wanted: all ranks have the same options now. */
