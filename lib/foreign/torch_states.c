@@ -59,7 +59,8 @@ bool shf_torch_states_read_names(struct shf_foreign *f, const struct shf_pk *dic
 
 struct numbered {               /* what the states of one parameter tell */
 	uint64_t number;
-	const struct shf_foreign_tensor *t;     /* the state with the most items */
+	const struct shf_foreign_tensor *t;     /* a state with its shape; if it has none, another
+	                                         * one */
 	const char *name;               /* NULL: not known */
 };
 
@@ -76,12 +77,29 @@ static bool state_number(const struct shf_foreign_tensor *t, uint64_t *number)
 	return n > 0 && *p == '/';
 }
 
+/* Whether a state has one value for each item of its parameter, and so its shape, in each optimizer
+ * that has a state of this name. Others may have the shape of another parameter: those of Adafactor
+ * have one value for each row or column. */
+static bool has_shape_of_parameter(const struct shf_foreign_tensor *t)
+{
+	static const char *const kinds[] = { "moment1_0", "moment2_0", "moment2_max_0", "exp_inf",
+		"momentum_buffer", "square_avg", "grad_avg", "acc_delta", "sum", "ax", "prev",
+		"step_size", "state1", "state2" };
+	const char *kind = strchr(t->name, '/');
+
+	for (size_t i = 0; kind && i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		if (strcmp(kind + 1, kinds[i]) == 0)
+			return true;
+	return false;
+}
+
+/* By number, and of one number first a state with the shape of the parameter. */
 static int states_by_number(const void *a, const void *b)
 {
 	const struct numbered *x = a, *y = b;
 	int c = (x->number > y->number) - (x->number < y->number);
 
-	return c ? c : (x->t->bytes < y->t->bytes) - (x->t->bytes > y->t->bytes);
+	return c ? c : has_shape_of_parameter(y->t) - has_shape_of_parameter(x->t);
 }
 
 static int shape_compare(const struct shf_foreign_tensor *x, const struct shf_foreign_tensor *y)
@@ -98,14 +116,15 @@ static int by_shape(const void *a, const void *b)
 	return shape_compare(((const struct numbered *)a)->t, ((const struct numbered *)b)->t);
 }
 
-/* Names the parameters by shapes. Both arrays are sorted by them. Returns false if a shape has not
- * exactly one number and one weight. */
+/* Names the parameters by shapes. Both arrays are sorted by them. Returns false if a shape is not
+ * known, or has not exactly one number and one weight. */
 static bool name_by_shape(struct numbered *of, size_t n, const struct numbered *weights, size_t m)
 {
 	size_t k = 0;
 
 	for (size_t i = 0; i < n; i++) {
-		if (i + 1 < n && by_shape(&of[i], &of[i + 1]) == 0)
+		if (!has_shape_of_parameter(of[i].t) ||
+		    (i + 1 < n && by_shape(&of[i], &of[i + 1]) == 0))
 			return false;
 		while (k < m && by_shape(&weights[k], &of[i]) < 0)
 			k++;
@@ -212,7 +231,7 @@ int shf_torch_states_rename(struct shf_foreign *f, const struct shf_buf *names,
 	else if (rc == 0 && n)
 		rc = shf_foreign_note(f, err, "optimizer.names", 15, "the numbers that its "
 		                      "parameters have: the file does not say which ones they "
-		                      "are, and several have one shape");
+		                      "are, nor do their shapes");
 	shf_free(of);
 	return rc;
 }

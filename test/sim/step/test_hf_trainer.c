@@ -15,6 +15,9 @@ static const struct torch_tensor states[] = { W("state.0.exp_avg", 7, 5),
 static const struct torch_tensor same[] = { W("state.0.exp_avg", 7, 5),
 	W("state.1.exp_avg", 7, 5) };
 static const struct torch_tensor unknown[] = { W("state.0.exp_avg", 9, 9) };
+/* Of Adafactor: one value for each row, which is the shape of another weight. */
+static const struct torch_tensor rows[] = { W("state.0.exp_avg_sq_row", 7, 5),
+	W("state.0.exp_avg_sq_col", 1, 9) };
 static const struct torch_tensor twins[] = { W("a.w", 5, 7), W("b.w", 7, 5), W("d.w", 7, 5) };
 static const struct torch_tensor said[] = { W("state.net.a.w.exp_avg", 5, 7),
 	W("state.net.b.w.momentum_buffer", 5, 7) };
@@ -73,6 +76,8 @@ TEST(state_gets_names_that_shapes_prove_or_that_are_said)
 	optimizer_is(folder(model, "t/optimizer.pt", same, 2), "0/moment1_0 1/moment1_0 ",
 	             "the numbers that its parameters have");
 	optimizer_is(folder(model, "t/optimizer.pt", unknown, 1), "0/moment1_0 ", "the numbers");
+	optimizer_is(folder(model, "t/optimizer.pt", rows, 2),
+	             "0/exp_avg_sq_row 0/exp_avg_sq_col ", "nor do their shapes");
 	optimizer_is(folder(twins, "t/optimizer.pt", states, 4),
 	             "0/moment1_0 0/moment2_0 1/moment1_0 1/step ", "the numbers");
 	optimizer_is(folder(model, "t/optimizer.pt", said, 2),
