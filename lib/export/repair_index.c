@@ -85,18 +85,20 @@ static int index_entries_order(const void *a, const void *b)
 	                   ((const struct shf_index_entry *)b)->name);
 }
 
-/* Writes the index of a directory of files of torch.save. */
+/* Writes the index of a directory of files of torch.save. It lists weights that are not read, too,
+ * but their bytes are not known and so not in total_size. */
 static int repair_foreign(struct repair *r)
 {
 	const struct shf_foreign *f = r->step->foreign;
 	const struct shf_foreign_piece *p = (const void *)f->pieces.data;
-	size_t n;
+	size_t n, weights = f->unread.len / sizeof(struct shf_index_entry);
 	const struct shf_foreign_tensor *t = shf_foreign_tensors(f, &n);
-	struct shf_index_entry *e = shf_alloc(n + 1, sizeof(*e));
+	struct shf_index_entry *e = shf_alloc(n + weights + 1, sizeof(*e));
 	uint64_t total = 0;
-	size_t weights = 0;
 	int rc = e ? 0 : SHEAF_ENOMEM;
 
+	if (e && weights)
+		memcpy(e, f->unread.data, f->unread.len);
 	for (size_t i = 0; e && i < n; i++) {
 		if (t[i].family)
 			continue;       /* it is of the trainer */

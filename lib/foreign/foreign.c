@@ -138,6 +138,7 @@ void shf_foreign_free(struct shf_foreign *f)
 	shf_buf_release(&f->pieces);
 	shf_buf_release(&f->items);
 	shf_buf_release(&f->notes);
+	shf_buf_release(&f->unread);
 	shf_arena_release(&f->arena);
 	shf_arena_release(&f->resolved);
 	pthread_mutex_destroy(&f->lock);

@@ -98,6 +98,8 @@ struct shf_foreign {
 	bool may_have_index;            /* it is a directory whose files may have an index */
 	const char *index;              /* of a directory whose files have an index that is missing
 	                                 * or not right: its name; else NULL */
+	struct shf_buf unread;          /* of struct shf_index_entry (index.h): weights that are in
+	                                 * its files, and are not read; only if may_have_index */
 	const char *path;
 	const char *entered;            /* the folder that shf_foreign_enter entered; NULL: none */
 	struct shf_arena arena;         /* of all texts and arrays */

@@ -121,6 +121,7 @@ struct torch_folder {
 	struct shf_index index;
 	bool indexed;                   /* index is filled in */
 	struct shf_buf files;           /* owned; of const char * */
+	const char *file;               /* that is being added */
 };
 
 static int folder_no_memory(const struct torch_folder *d)
@@ -238,6 +239,46 @@ int shf_torch_file_add(struct shf_foreign *f, uint32_t file, const struct shf_to
 	                                   : shf_torch_legacy_add(f, file, show, err);
 }
 
+/* ---- weights ---- */
+
+/* Keeps the name of a weight that is not read. An index lists it like any other. */
+static int add_unread(struct torch_folder *d, const char *name, size_t n)
+{
+	struct shf_index_entry e = { shf_arena_strdup(&d->f->arena, name, n), d->file };
+
+	shf_buf_add(&d->f->unread, &e, sizeof(e));
+	return e.name && !d->f->unread.oom ? 0 : folder_no_memory(d);
+}
+
+/* Keeps the names of those that a file of torch.save has, such as quantised ones. */
+static int add_all_unread(void *arg, const struct shf_pk *root, const char *where,
+                           struct sheaf_error *err)
+{
+	struct torch_folder *d = arg;
+	struct shf_torch_tensor t;
+	const char *why;
+	int rc = 0;
+
+	(void)where;
+	(void)err;      /* it is d->err */
+	for (uint32_t i = 0; root->kind == SHF_PK_DICT && i < root->n && rc == 0; i++) {
+		const struct shf_pk *key = root->u.a[2 * i];
+
+		if (key->kind == SHF_PK_STR && !memchr(key->u.s, 0, key->n) &&
+		    shf_torch_tensor_of(&t, root->u.a[2 * i + 1], &why) == SHF_TENSOR_UNREAD)
+			rc = add_unread(d, key->u.s, key->n);
+	}
+	return rc;
+}
+
+static void show_weight(void *arg, const char *name, size_t n, const char **family,
+                        struct shf_buf *shown)
+{
+	(void)arg;
+	(void)family;
+	shf_buf_add(shown, name, n);
+}
+
 /* Adds the tensors of a safetensors file. */
 static int add_safetensors(struct torch_folder *d, const char *name)
 {
@@ -255,6 +296,8 @@ static int add_safetensors(struct torch_folder *d, const char *name)
 		if (shf_dtype(t->dtype)->bits < 8) {
 			rc = shf_foreign_note(f, d->err, t->name, strlen(t->name), "a tensor of a "
 			                      "type smaller than a byte, which is not read");
+			if (rc == 0)
+				rc = add_unread(d, t->name, strlen(t->name));
 			continue;
 		}
 		shf_buf_add(&f->pieces, &p, sizeof(p));
@@ -265,13 +308,16 @@ static int add_safetensors(struct torch_folder *d, const char *name)
 
 static int add_weights_of(struct torch_folder *d, const char *name)
 {
+	const struct shf_torch_show show = { .begin = add_all_unread, .show = show_weight,
+		.arg = d };
 	uint32_t file;
 	int rc;
 
+	d->file = name;
 	if (d->of->tail[1] == 's')
 		return add_safetensors(d, name);
 	rc = shf_foreign_add_file(d->f, name, strlen(name), &file, d->err);
-	return rc < 0 ? rc : shf_torch_file_add(d->f, file, NULL, d->err);
+	return rc < 0 ? rc : shf_torch_file_add(d->f, file, &show, d->err);
 }
 
 /* ---- the index ---- */
@@ -297,49 +343,66 @@ static const char *file_of_entry(const struct shf_index *sorted, const char *nam
 	return e ? e->file : NULL;
 }
 
-/* Refuses an index that lists a tensor which none of the files has. */
-static int refuse_index(struct torch_folder *d, const struct shf_foreign_tensor *t, size_t n)
+/* Refuses an index that lists a weight which none of the files has, because a file may be
+ * missing. */
+static int check_all_listed(struct torch_folder *d)
 {
-	const struct shf_index_entry *e = d->index.entries;
-	const char **names = shf_alloc(n + 1, sizeof(*names));
+	const struct shf_index_entry *unread = (const void *)d->f->unread.data;
+	size_t n, m = d->f->unread.len / sizeof(*unread);
+	const struct shf_foreign_tensor *t = shf_foreign_tensors(d->f, &n);
+	const char **names = shf_alloc(n + m + 1, sizeof(*names));
+	int rc = names ? 0 : folder_no_memory(d);
 
 	for (size_t i = 0; names && i < n; i++)
 		names[i] = t[i].name;
-	if (names)
-		qsort(names, n, sizeof(*names), torch_names_order);
-	for (size_t i = 0; names && i < d->index.n - 1; i++, e++)
-		if (!bsearch(&e->name, names, n, sizeof(*names), torch_names_order))
-			break;
+	for (size_t i = 0; names && i < m; i++)
+		names[n + i] = unread[i].name;
+	if (names && n + m)
+		qsort(names, n + m, sizeof(*names), torch_names_order);
+	for (size_t i = 0; i < d->index.n && rc == 0; i++) {
+		const struct shf_index_entry *e = &d->index.entries[i];
+
+		if (!bsearch(&e->name, names, n + m, sizeof(*names), torch_names_order))
+			rc = shf_fail(d->err, SHEAF_EFORMAT, "%s: the index says that tensor %.*s "
+			              "is in %s, but neither that file nor another one of the "
+			              "index has it", d->f->path, shf_name_show(e->name), e->name,
+			              e->file);
+	}
 	shf_free(names);
-	return !names ? folder_no_memory(d)
-	     : shf_fail(d->err, SHEAF_EFORMAT, "%s: the index says that tensor %.*s is in %s, but "
-	                "neither that file nor another one of the index has it", d->f->path,
-	                shf_name_show(e->name), e->name, e->file);
+	return rc;
 }
 
-/* Compares the index, whose entries are sorted here, with what the files have. An index that lists
- * a tensor which no file has is refused, because a file may be missing. */
+/* Compares what the index says of a weight with the file that has it. */
+static void compare_weight(const struct torch_folder *d, const char *name, const char *file,
+                           struct shf_index_wrong *moved, struct shf_index_wrong *unlisted)
+{
+	const char *said = file_of_entry(&d->index, name);
+	struct shf_index_wrong *wrong = said ? moved : unlisted;
+
+	if (!said || strcmp(said, file))
+		wrong->name = wrong->n++ ? wrong->name : name;
+}
+
+/* Compares the index, whose entries are sorted here, with what the files have. */
 static int compare_index(struct torch_folder *d)
 {
 	struct shf_index_wrong moved = { 0, NULL }, unlisted = { 0, NULL };
 	const struct shf_foreign_piece *piece = (const void *)d->f->pieces.data;
+	const struct shf_index_entry *unread = (const void *)d->f->unread.data;
 	struct shf_buf text = SHF_BUF_INIT;
-	size_t n, found = 0;
+	size_t n;
 	const struct shf_foreign_tensor *t = shf_foreign_tensors(d->f, &n);
 	int rc;
 
 	qsort(d->index.entries, d->index.n, sizeof(*d->index.entries), torch_entries_order);
-	for (size_t i = 0; i < n; i++) {
-		const char *file = file_of_entry(&d->index, t[i].name);
-
-		found += file != NULL;
-		if (!file)
-			unlisted.name = unlisted.n++ ? unlisted.name : t[i].name;
-		else if (strcmp(file, shf_foreign_file(d->f, piece[t[i].first].file)->name))
-			moved.name = moved.n++ ? moved.name : t[i].name;
-	}
-	if (found < d->index.n)
-		return refuse_index(d, t, n);
+	rc = check_all_listed(d);
+	if (rc < 0)
+		return rc;
+	for (size_t i = 0; i < n; i++)
+		compare_weight(d, t[i].name, shf_foreign_file(d->f, piece[t[i].first].file)->name,
+		               &moved, &unlisted);
+	for (size_t i = 0; i < d->f->unread.len / sizeof(*unread); i++)
+		compare_weight(d, unread[i].name, unread[i].file, &moved, &unlisted);
 	if (!moved.n && !unlisted.n)
 		return 0;
 	shf_index_describe(&text, d->index_name, moved, unlisted);

@@ -2084,6 +2084,9 @@ bug("first_copy_counts", "of a tensor in two files the first is read, whatever t
 skipped("index_not_synced", "the name of an index that was repaired is not durable",
         "export/repair_index.c:put_index_at", "shf_dir_fsync(sys, dir)",
         INDEX + "a_repair_survives_every_cut")
+bug("unread_not_indexed", "a repaired index lacks the weights that are not read",
+    "foreign/torch_folder.c:add_all_unread", "rc = add_unread(d,",
+    "rc = MUTANT ? 0 : add_unread(d,", "sim/test_torch_folder: an_index_may")
 PADDLE = "sim/test_paddle_save: "
 bug("fortran_ignored", "an array in Fortran's order is read as if it were row-major",
     "foreign/numpy_array.c:shf_numpy_array_of", "a->fortran = order->u.i != 0;",
@@ -2178,11 +2181,14 @@ bug("state_of_another_family", "the fp32 weights of Megatron-Core are a state of
 TRAINER = "sim/test_hf_trainer: "
 blind("names_by_guess", "of several parameters of one shape, state is given to any",
       "foreign/torch_states.c:name_by_shape",
-      "i + 1 < n && by_shape(&of[i], &of[i + 1]) == 0", TRAINER + "state_gets_names")
+      "(i + 1 < n && by_shape(&of[i], &of[i + 1]) == 0)", TRAINER + "state_gets_names")
 blind("weights_by_guess", "state is given to any of several weights of its shape",
       "foreign/torch_states.c:name_by_shape",
       "k == m || by_shape(&weights[k], &of[i]) || "
       "(k + 1 < m && by_shape(&weights[k + 1], &of[i]) == 0)", TRAINER + "state_gets_names")
+bug("names_by_rows", "state of rows or columns tells the shape of its parameter",
+    "foreign/torch_states.c:name_by_shape", "!has_shape_of_parameter(of[i].t) ||",
+    "(!MUTANT && !has_shape_of_parameter(of[i].t)) ||", TRAINER + "state_gets_names")
 bug("state_of_the_next", "state is given the name of another parameter",
     "foreign/torch_states.c:rename_states", "if (of[mid].number <= want.number)",
     "if (MUTANT ? of[mid].number < want.number : of[mid].number <= want.number)",

@@ -107,6 +107,32 @@ TEST(weights_load_with_any_index_and_it_is_written_anew)
 	}
 }
 
+/* A dictionary of one tensor that is not read. */
+static const char sparse[] = "(dVb.s\nctorch._utils\n_rebuild_sparse_tensor\n(tRs.";
+
+TEST(an_index_may_and_must_list_weights_that_are_not_read)
+{
+	const char *all = "{\"weight_map\":{\"a.h\":\"" B1 "\",\"a.w\":\"" B1 "\",\"b.s\":\"" B2
+	                  "\"}}";
+	struct torch_bytes b = torch_archive_of(sparse, strlen(sparse));
+	struct simdisk *disk = bins(all);
+	char *text;
+	size_t n;
+
+	CHECK_INT(simdisk_put(disk, "hf/" B2, b.p, b.n), 0);
+	evidence_is(disk, indexes[0].why);
+	put(disk, "hf/" INDEX, "{\"weight_map\":{\"a.h\":\"" B1 "\",\"a.w\":\"" B1 "\"}}");
+	evidence_is(disk, INDEX ": tensor b.s is not in it; the files");
+	CHECK_INT(simdisk_remove(disk, "hf/" INDEX), 0);
+	CHECK_INT(repair(disk), 1);
+	evidence_is(disk, indexes[0].why);
+	text = simdisk_get(disk, "hf/" INDEX, &n);
+	CHECK(text && memmem(text, n, "\"b.s\": \"" B2, 8 + strlen(B2)) != NULL);
+	free(text);
+	free(b.p);
+	simdisk_free(disk);
+}
+
 TEST(a_single_file_and_one_of_adapters_load)
 {
 	const struct torch_tensor all[] = { first[0], first[1], second[0] };
