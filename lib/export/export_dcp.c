@@ -208,6 +208,7 @@ static const char *dcp_index(struct shf_export_plan *plan, const struct shf_expo
 const struct shf_export_format shf_export_dcp = {
 	.name = "dcp",
 	.families = true,
+	.copies_tied = true,
 	.has_type = shf_torch_has_type,
 	.place = dcp_place,
 	.index = dcp_index,

@@ -14,6 +14,9 @@ struct shf_export_format {
 	bool is_model;                  /* files that belong to a model, such as config.json, are
 	                                 * copied into its directory */
 	bool families;                  /* several families can be written at once */
+	bool copies_tied;               /* a tied name is written as a tensor of its own, because
+	                                 * readers of the format look for each name; else a tensor
+	                                 * is written once */
 	/* Returns whether the format has this type. NULL: it has all of them. */
 	bool (*has_type)(int32_t dtype);
 	/* Gives each tensor a file and an offset, which is a multiple of the size of its items, or

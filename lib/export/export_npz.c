@@ -113,6 +113,7 @@ const struct shf_export_format shf_export_npz = {
 	.name = "npz",
 	.is_file = true,
 	.families = true,
+	.copies_tied = true,
 	.has_type = npz_has_type,
 	.place = npz_place,
 };

@@ -54,6 +54,7 @@ const struct shf_export_format shf_export_paddle_save = {
 	.name = "paddle",
 	.is_file = true,
 	.families = true,
+	.copies_tied = true,
 	.has_type = shf_paddle_has_type,
 	.place = save_place,
 };

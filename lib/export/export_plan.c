@@ -32,10 +32,10 @@ static void choose(struct choice *c, const char *name, size_t from)
 }
 
 /* Chooses the tensors of family f whose names begin with the prefix, in natural order of the names
- * without it. A tensor is chosen once: by its own name, or else by a tied name. Returns how
- * many. */
+ * without it. A tensor is chosen once: by its own name, or else by a tied name. copies: it is
+ * chosen by all of its names. Returns how many. */
 static size_t choose_of_family(struct choice *c, const struct shf_layout *l, uint32_t f,
-                               const char *prefix)
+                               const char *prefix, bool copies)
 {
 	const struct shf_lt_family *fam = &l->families[f];
 	size_t skip = strlen(prefix), before = c->n;
@@ -49,7 +49,7 @@ static size_t choose_of_family(struct choice *c, const struct shf_layout *l, uin
 
 		if (t->family == f && strncmp(t->name, prefix, skip) == 0)
 			of = shf_layout_find(l, fam->name, t->to);
-		if (of >= 0 && !c->names[of])
+		if (of >= 0 && (copies || !c->names[of]))
 			choose(c, t->name + skip, (size_t)of);
 	}
 	if (c->n > before)
@@ -58,14 +58,15 @@ static size_t choose_of_family(struct choice *c, const struct shf_layout *l, uin
 }
 
 /* Chooses tensors of families [first, end), and lists the families that have some of them. */
-static int choose_all(struct choice *c, struct shf_layout *out, const struct sheaf_checkpoint *step,
-                      const struct shf_export_opts *opts, size_t first, size_t end,
-                      struct sheaf_error *err)
+static int choose_all(struct choice *c, struct shf_export_plan *plan,
+                      const struct sheaf_checkpoint *step, const struct shf_export_opts *opts,
+                      size_t first, size_t end, struct sheaf_error *err)
 {
+	struct shf_layout *out = &plan->out;
 	const struct shf_layout *l = &step->layout;
 	const char *as = opts->as;
 
-	c->list = shf_alloc(l->tensors_n + 1, sizeof(*c->list));
+	c->list = shf_alloc(l->tensors_n + l->tied_n + 1, sizeof(*c->list));
 	c->names = shf_zalloc(l->tensors_n + 1, sizeof(*c->names));
 	out->families = shf_arena_alloc(&out->arena, end - first, sizeof(*out->families));
 	if (!c->list || !c->names || !out->families)
@@ -76,7 +77,8 @@ static int choose_all(struct choice *c, struct shf_layout *out, const struct she
 			.first_tensor = (uint32_t)c->n };
 
 		fam.dir = strcmp(fam.name, "model") == 0 ? "." : fam.name;
-		fam.tensors_n = (uint32_t)choose_of_family(c, l, (uint32_t)f, opts->prefix);
+		fam.tensors_n = (uint32_t)choose_of_family(c, l, (uint32_t)f, opts->prefix,
+		                                           plan->format->copies_tied);
 		if (fam.tensors_n)
 			out->families[out->families_n++] = fam;
 	}
@@ -255,7 +257,7 @@ int shf_export_plan_make(struct shf_export_plan *plan, struct sheaf_checkpoint *
 		.format = opts->format ? opts->format : &shf_export_safetensors };
 	rc = choose_families(&first, &end, step, opts, err);
 	if (rc == 0)
-		rc = choose_all(&c, &plan->out, step, opts, first, end, err);
+		rc = choose_all(&c, plan, step, opts, first, end, err);
 	if (rc == 0)
 		rc = plan_tensors(plan, &c, step, opts->dtype, err);
 	if (rc == 0)

@@ -69,6 +69,7 @@ const struct shf_export_format shf_export_torch = {
 	.name = "torch",
 	.is_file = true,
 	.families = true,
+	.copies_tied = true,
 	.has_type = shf_torch_has_type,
 	.place = torch_place,
 };

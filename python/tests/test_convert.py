@@ -196,6 +196,25 @@ def test_a_run_of_sheaf() -> None:
 
 
 @tap.needs(*NEEDS)
+def test_tied_weights() -> None:
+    """Tied weights have each of their names where torch looks for it"""
+    model = torch.nn.Sequential(torch.nn.Embedding(7, 5), torch.nn.Linear(5, 7, bias=False))
+    model[1].weight = model[0].weight
+    want = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with tap.folder() as at:
+        sheaf.save(at + "/run@3", {"model": model.state_dict()})
+        convert(at + "/run@3", at + "/one.pt", "--format", "torch")
+        have = torch.load(at + "/one.pt", weights_only=True)
+        model.load_state_dict(have)
+        convert(at + "/run@3", at + "/dcp", "--format", "dcp")
+        into = {name: torch.zeros(7, 5) for name in want}
+        dcp.load(into, checkpoint_id=at + "/dcp")
+        for found in have, into:
+            assert found.keys() == want.keys(), found.keys()
+            assert all(torch.equal(found[name], want[name]) for name in want)
+
+
+@tap.needs(*NEEDS)
 def test_another_type() -> None:
     """--dtype converts floating-point tensors as torch does, and no others"""
     tensors = {"a": torch.randn(33, 7) * 1e5, "b": torch.randn(5).double(), "c": torch.arange(9),

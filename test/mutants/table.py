@@ -2202,6 +2202,9 @@ skipped("export_not_synced", "a file of an export is renamed before it is durabl
 skipped("export_dir_not_synced", "the names of an export are not durable before it is renamed",
         "export/export_dir.c:rename_to_dir", "shf_dir_fsync(d->sys, d->dir)",
         EXPORT + "an_export_survives_every_cut_strict")
+bug("tied_name_lost", "an export lacks tied names, which readers of the format look for",
+    "export/export_plan.c:choose_of_family", "(copies || !c->names[of])",
+    "((copies && !MUTANT) || !c->names[of])", "sim/test_export_formats: a_tied_name")
 bug("export_not_compared", "what an earlier export finished is taken for right",
     "export/export_pass.c:chunk_compare", "(uint64_t)got != some || memcmp(",
     "(uint64_t)got != some || !MUTANT && memcmp(",

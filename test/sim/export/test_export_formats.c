@@ -12,6 +12,8 @@
 #define main t_main
 #include "t.h"
 #undef main
+#include "foreign_plays.h"
+#include "foreign_read.h"
 #include "rewritten.h"
 
 #define FROM "run/checkpoint-2"
@@ -196,6 +198,48 @@ TEST(each_format_holds_the_values_of_the_step)
 {
 	for (kind = kinds; kind < kinds + KINDS_N; kind++)
 		holds_the_step(0, 0);
+}
+
+static void hold_tied(struct hand *h)
+{
+	hand_add(h, "model", "m.all", SHEAF_F32, 2, 11, 7);
+	hand_add(h, "model", "m.head", SHEAF_F32, 2, 11, 7)->tied_to = "m.all";
+	hand_add(h, "model", "rest", SHEAF_F32, 1, 3);
+}
+
+TEST(a_tied_name_is_a_tensor_of_its_own)
+{
+	for (kind = kinds; kind < kinds + 4; kind++) {
+		struct simdisk *disk = simdisk_new(6, SIMDISK_EXT4);
+		struct play p = hands_play(disk, 1, hold_tied);
+		uint8_t bytes[2][11 * 7 * 4], none[11 * 7 * 4] = { 0 };
+		const struct shf_foreign_tensor *t;
+		struct sheaf_error err;
+		struct shf_foreign *f;
+		struct written e;
+		size_t n;
+
+		p.step = 2;
+		CHECK_INT(simdisk_put(disk, "out/other", "", 0), 0);
+		SAVED(p);
+		how.prefix = "m.";
+		e = exported(disk);
+		how.prefix = "";
+		CHECK_RC(e.rc, 0, &e.err);
+		CHECK_RC(shf_foreign_open(&f, process(disk), kind->to, &err), 0, &err);
+		t = shf_foreign_tensors(f, &n);
+		CHECK_INT(n, 2);
+		for (size_t i = 0; i < n; i++) {
+			CHECK_STR(t[i].name, i ? "head" : "all");
+			CHECK_INT(t[i].bytes, sizeof(bytes[i]));
+			CHECK_RC(shf_foreign_gather(f, &t[i], bytes[i], sizeof(bytes[i]), 0, &err),
+			         0, &err);
+		}
+		CHECK(memcmp(bytes[0], bytes[1], sizeof(bytes[0])) == 0);
+		CHECK(memcmp(bytes[0], none, sizeof(none)) != 0);
+		shf_foreign_free(f);
+		simdisk_free(disk);
+	}
 }
 
 TEST(records_of_several_chunks_are_written_by_several_threads)
