@@ -2579,8 +2579,8 @@ bug("average_of_old_weights", "the average gets the weights of before the update
     "if (MUTANT) continue;",
     EMA + "the_average_has_the_bits")
 bug("average_begins_with_zero", "the average begins with zero and not with the weights",
-    "run/trainloop.c:begin_average", "tr_trainer_average(&l->t);",
-    "if (!MUTANT) tr_trainer_average(&l->t);", EMA + "the_average_has_the_bits",
+    "run/trainstart.c:begin_average", "tr_trainer_average(&j->t);",
+    "if (!MUTANT) tr_trainer_average(&j->t);", EMA + "the_average_has_the_bits",
     EMA + "where_a_checkpoint_has_no_average")
 blind("average_begins_again", "a resume begins the average again with the weights",
       "run/bind.c:tr_store_has_average", "s->has_average", WHOLE + "ranks_go_on_with_what")
@@ -2588,6 +2588,6 @@ bug("average_of_another_share", "a rank saves the average of items that another 
     "run/bind.c:add_kind", "t->adamw.ema + at :", "t->adamw.ema + at - (MUTANT && at > 0) :",
     WHOLE + "ranks_that_are_threads")
 bug("average_stays_in_the_model", "after an evaluation the average is the model",
-    "run/trainloop.c:evaluate", "if (rc == 0) rc = swap_average(l, err); if (rc < 0)",
+    "run/trainloop.c:evaluate", "if (rc == 0) rc = swap_average(j, err); if (rc < 0)",
     "if (rc == 0 && !MUTANT) rc = swap_average(l, err); if (rc < 0)",
     EMA + "an_evaluation_of_the_average")

@@ -282,12 +282,12 @@ TEST(a_rank_without_a_token_of_the_vocabulary_takes_part_in_a_step)
 
 TEST(kernels_without_vectors_have_these_bits)
 {
-	struct layout of = { 4, 4, 35, 1, 4, 1, "portable", 0, 0.1 };
+	struct layout of = { 4, 4, 35, 1, 4, 1, "portable", 0, 0.1, 0 };
 	struct rank want[RANKS_MAX], rank[RANKS_MAX];
 	struct tr_hub *one = tr_hub_new(1), *four = tr_hub_new(4);
 
 	run(&of, four, rank);
-	of = (struct layout){ 4, 4, 35, 1, 1, 0, "auto", 0, 0.1 };
+	of = (struct layout){ 4, 4, 35, 1, 1, 0, "auto", 0, 0.1, 0 };
 	run(&of, one, want);
 	CHECK_RC(rank->rc, 0, &rank->err);
 	CHECK(has_bits_of(rank, want));
@@ -301,8 +301,8 @@ TEST(kernels_without_vectors_have_these_bits)
  * more than one part. */
 TEST(ranks_with_several_nodes_and_pieces_with_several_parts_have_the_same_bits)
 {
-	check_layouts((struct layout){ 6, 6, 40, 1, 0, 0, "auto", 0, 0.5 });
-	check_layouts((struct layout){ 4, 2, 550, 1, 0, 0, "auto", 0, 0 });
+	check_layouts((struct layout){ 6, 6, 40, 1, 0, 0, "auto", 0, 0.5, 0 });
+	check_layouts((struct layout){ 4, 2, 550, 1, 0, 0, "auto", 0, 0, 0 });
 }
 
 enum { ROWS = 7, IN = 40, OUT = 8 };
@@ -446,7 +446,7 @@ static void open_leaf(struct step *s, int leaf)
 
 TEST(the_gradient_of_a_tied_head_is_added_once)
 {
-	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto", 0, 0 };
+	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto", 0, 0, 0 };
 	struct rank r = { .of = of };
 	struct step s = { .m = NULL };
 	const struct tr_registry *reg;
@@ -477,7 +477,7 @@ TEST(the_gradient_of_a_tied_head_is_added_once)
 TEST(all_leaves_of_a_rank_may_be_open_at_once)
 {
 	enum { LEAVES = 1024 };
-	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto", 0, 0 };
+	const struct layout of = { 4, 4, 35, 1, 1, 0, "auto", 0, 0, 0 };
 	struct rank r = { .of = of };
 	struct step s = { .m = NULL };
 	struct tr_arenas a = { .be = NULL };
@@ -514,7 +514,7 @@ TEST(the_failure_of_any_exchange_of_a_group_ends_all_ranks)
 	int lost = 0;
 
 	for (int nth = 1 + t_from(T_STRIDE);; nth += T_STRIDE) {
-		const struct layout of = { 4, 4, 35, 1, 4, 1, "auto", 1, 0.1 };
+		const struct layout of = { 4, 4, 35, 1, 4, 1, "auto", 1, 0.1, 0 };
 		struct tr_hub *hub = tr_hub_new(4);
 		struct rank rank[RANKS_MAX];
 		int rc;
