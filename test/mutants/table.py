@@ -2589,5 +2589,5 @@ bug("average_of_another_share", "a rank saves the average of items that another 
     WHOLE + "ranks_that_are_threads")
 bug("average_stays_in_the_model", "after an evaluation the average is the model",
     "run/trainloop.c:evaluate", "if (rc == 0) rc = swap_average(j, err); if (rc < 0)",
-    "if (rc == 0 && !MUTANT) rc = swap_average(l, err); if (rc < 0)",
+    "if (rc == 0 && !MUTANT) rc = swap_average(j, err); if (rc < 0)",
     EMA + "an_evaluation_of_the_average")

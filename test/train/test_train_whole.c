@@ -380,6 +380,58 @@ TEST(a_save_in_flight_is_completed_when_a_later_step_fails)
 	rmtree("whole");
 }
 
+/* ---- the memory of a save in flight ---- */
+
+/* The size of the last file without a name that was made: the moments of a rank. */
+static _Atomic int64_t offloaded;
+static _Atomic int unmapped, in_flight;
+
+T_REPLACES int posix_fallocate(int fd, off_t from, off_t n)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) == 0 && st.st_nlink == 0)
+		offloaded = n;
+	return syscall(SYS_fallocate, fd, 0, from, n) < 0 ? errno : 0;
+}
+
+/* Returns how many saves to whole/run are in flight. */
+static int count_saves(void)
+{
+	DIR *dir = opendir("whole/run/.sheaf/stage");
+	const struct dirent *e;
+	int n = 0;
+
+	while (dir && (e = readdir(dir)))
+		n += e->d_name[0] != '.';
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
+T_REPLACES int munmap(void *at, size_t n)
+{
+	if (offloaded && (int64_t)n == offloaded) {
+		unmapped++;
+		in_flight += count_saves();
+	}
+	return (int)syscall(SYS_munmap, at, n);
+}
+
+TEST(memory_is_released_after_the_save_that_reads_it)
+{
+	prepare();
+	offloaded = unmapped = in_flight = 0;
+	train_fails(2, "whole/run", "{offload: whole, save-every: 1, lr: 1000, clip: 0, "
+		    "weight-decay: 100}", TR_ENAN, "step 4: the gradient is not a number");
+	CHECK(access("whole/run/checkpoint-2", F_OK) == 0);
+	CHECK(access("whole/run/checkpoint-3", F_OK) != 0);
+	CHECK(unmapped > 0);
+	CHECK_INT(in_flight, 0);
+	offloaded = 0;
+	rmtree("whole");
+}
+
 TEST(no_step_goes_past_the_last_epoch)
 {
 	prepare();                      /* 223 samples */

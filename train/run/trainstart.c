@@ -348,12 +348,13 @@ int tr_job_start(struct tr_job *j, struct tr_error *err)
 
 void tr_job_release(struct tr_job *j, int lost)
 {
+	/* First, because a save in flight after a failure may read memory of the trainer. */
+	tr_store_close(j->store, lost);
 	tr_lm_free(j->lm);
 	tr_lm_free(j->eval);
 	tr_trainer_release(&j->t);
 	tr_offload_close(&j->moments);
 	tr_backend_free(j->be);
-	tr_store_close(j->store, lost);
 	tr_mesh_release(&j->mesh);
 	tr_ranks_free(&j->linked);
 	free(j->source);
