@@ -2478,8 +2478,9 @@ bug("bias_of_the_first_step", "a resume corrects the moments as if they were fre
     ".adam_step = MUTANT ? 0 : (int64_t)x[4]",
     WHOLE + "ranks_go_on_with_what")
 bug("state_not_loaded", "a resume leaves weights and moments as they are",
-    "run/bind.c:tr_store_load", "tr_store_fill(s, 0, &e)",
-    "tr_store_fill(s, MUTANT ? SHEAF_LOAD_DRY : 0, &e)",
+    "run/trainstart.c:fill", "rc = tr_trainer_spread(&j->t, err);",
+    "if (MUTANT) tr_trainer_draw(&j->t, 1, j->setup.config.init_range);"
+    "rc = tr_trainer_spread(&j->t, err);",
     WHOLE + "ranks_go_on_with_what")
 blind("other_options_accepted", "ranks train with different options", "run/trainstart.c:"
       "agree_on_options", "x[0] != ~x[1]", WHOLE + "ranks_with_different_options")
@@ -2551,8 +2552,8 @@ bug("late_save_is_none", "a training ends well whose last step was not saved in 
     "if (MUTANT && rc == TR_EAGAIN) return 0; return rc == TR_EAGAIN ?",
     SAVES + "a_training_that_cannot_be_saved")
 bug("memory_not_looked_at", "a resume looks for checkpoints on disk only",
-    "run/bindfind.c:tr_store_find", "sheaf_checkpoint_open(&s->found, s->run, SHEAF_LATEST, &e)",
-    "sheaf_checkpoint_open(&s->found, s->run, MUTANT ? 1 << 30 : SHEAF_LATEST, &e)",
+    "run/bindfind.c:open_newest", "s->only ? s->only : SHEAF_LATEST",
+    "s->only ? s->only : MUTANT ? 1 << 30 : SHEAF_LATEST",
     SAVES + "after_a_rank_was_lost")
 bug("memory_is_disk", "a step that was resumed from memory counts as if it were on disk",
     "run/trainstart.c:fill", "j->progress.on_disk ? j->progress.step : 0",
@@ -2563,6 +2564,17 @@ bug("disk_before_memory", "a save to disk begins while one to memory is in fligh
     "run/trainsave.c:tr_job_save", "int rc = advance(j, TR_TO_MEMORY, 1, err);",
     "int rc = MUTANT ? 0 : advance(j, TR_TO_MEMORY, 1, err);",
     SAVES + "evaluations_saves_and_signals")
+RESUME = "train/test_train_resume: "
+bug("damaged_step_goes_on", "an older checkpoint goes on at the place of the damaged one",
+    "run/trainstart.c:load", "rc == 0 && step != j->progress.step",
+    "rc == 0 && step != j->progress.step && !MUTANT", RESUME + "where_the_newest",
+    RESUME + "after_a_fallback")
+bug("damaged_list_ends_it", "a list of tensors that is damaged ends the search for checkpoints",
+    "run/bindfind.c:open_newest", "rc == SHEAF_ECORRUPT && !s->only",
+    "rc == SHEAF_ECORRUPT && !s->only && !MUTANT", RESUME + "where_the_newest")
+bug("evaluation_writes", "an evaluation opens the run for writing", "run/bind.c:tr_store_open",
+    "o->reads_only ? SHEAF_RUN_READONLY", "o->reads_only && !MUTANT ? SHEAF_RUN_READONLY",
+    RESUME + "an_evaluation_has")
 bug("gate_opens_at_once", "a gate does not wait for the copy of its parameter",
     "run/bindsave.c:wait_gate", "if (slice >= 0)", "if (slice >= 0 && !MUTANT)",
     WHOLE + "a_save_has_no_byte")

@@ -61,7 +61,8 @@ int tr_store_open(struct tr_store **out, const struct tr_store_opts *o, struct t
 	struct sheaf_staging staging = { .size = sizeof(staging), .buffers_max = 3 };
 	struct sheaf_memory_tier tier = { .size = sizeof(tier), .agent = o->agent };
 	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = ranks->timeout_ms,
-		.flags = SHEAF_RUN_CREATE, .log = o->log, .arg = o->arg, .retention = &keep,
+		.flags = o->reads_only ? SHEAF_RUN_READONLY : SHEAF_RUN_CREATE,
+		.log = o->log, .arg = o->arg, .retention = &keep,
 		.staging = o->memory ? &staging : NULL };
 	struct tr_store *s = calloc(1, sizeof(*s));
 	struct sheaf_error e;
@@ -73,6 +74,10 @@ int tr_store_open(struct tr_store **out, const struct tr_store_opts *o, struct t
 	}
 	s->ranks = ranks;
 	s->rewind_to = -1;
+	s->only = o->only;
+	s->reads_only = o->reads_only;
+	s->passed = o->passed;
+	s->arg = o->arg;
 	s->run_dir = strdup(o->run);
 	rc = s->run_dir ? tr_store_pass(err, &e, tr_store_group(s, &e)) :
 		tr_fail(err, TR_ENOMEM, "no memory to open the run");
@@ -202,13 +207,22 @@ static int add_all(struct tr_store *s, struct sheaf_state *state, struct tr_trai
 	return 0;
 }
 
-/* Returns whether the checkpoint has a family. */
-static int has_family(struct tr_store *s, const struct tr_registry *reg, const char *family)
+/* Returns whether a checkpoint, which may be NULL, has a family. */
+static int has_family(struct sheaf_checkpoint *c, const struct tr_registry *reg, const char *family)
 {
 	struct sheaf_tensor tensor = { .size = sizeof(tensor) };
 
-	return s->found && sheaf_checkpoint_find(s->found, family, reg->param[0].name, &tensor,
-						 NULL) == 0;
+	return c && sheaf_checkpoint_find(c, family, reg->param[0].name, &tensor, NULL) == 0;
+}
+
+/* Returns whether a checkpoint has the moments of the first parameter. */
+static int has_moments(struct sheaf_checkpoint *c, const struct tr_registry *reg)
+{
+	struct sheaf_tensor tensor = { .size = sizeof(tensor) };
+	char name[160];
+
+	snprintf(name, sizeof(name), "%s/moment1_0", reg->param[0].name);
+	return sheaf_checkpoint_find(c, "optimizer", name, &tensor, NULL) == 0;
 }
 
 int tr_store_describe(struct tr_store *s, struct tr_trainer *t, struct tr_error *err)
@@ -218,15 +232,18 @@ int tr_store_describe(struct tr_store *s, struct tr_trainer *t, struct tr_error 
 	struct content old = all;
 	int rc = 0;
 
+	s->t = t;
 	s->state = sheaf_state_new();
 	s->slice = malloc((size_t)reg->n * KINDS * sizeof(*s->slice));
 	if (!s->state || !s->slice)
 		return tr_fail(err, TR_ENOMEM, "no memory to describe the state");
+	if (s->foreign)
+		s->moments = s->moments && has_moments(s->found, reg);
 	/* The checkpoint has fp32 masters, and this run has fp32 weights. They are loaded from the
 	 * masters, because family model of the checkpoint has them rounded to bf16. */
-	if (!t->adamw.master && has_family(s, reg, "master_weights"))
+	if (!t->adamw.master && has_family(s->found, reg, "master_weights"))
 		old.weights = "master_weights";
-	s->has_average = old.average = t->averaged && has_family(s, reg, "ema");
+	s->has_average = old.average = t->averaged && has_family(s->found, reg, "ema");
 	if (s->found && (old.weights != all.weights || old.average != all.average)) {
 		s->load = sheaf_state_new();
 		rc = s->load ? add_all(s, s->load, t, old, err) :
@@ -240,27 +257,16 @@ int tr_store_has_average(const struct tr_store *s)
 	return s->has_average;
 }
 
-int tr_store_load(struct tr_store *s, struct tr_error *err)
+/* Returns a state of the weights only, as the checkpoint has them, its masters or without them its
+ * model, and of their average if it is loaded. NULL: no memory, which the load that gets it
+ * returns. */
+static struct sheaf_state *describe_weights(const struct tr_store *s)
 {
-	struct sheaf_error e;
-	int rc = tr_store_pass(err, &e, tr_store_fill(s, 0, &e));
-
-	sheaf_checkpoint_close(s->found);
-	s->found = NULL;
-	sheaf_run_close(s->other);
-	s->other = NULL;
-	return rc;
-}
-
-int tr_store_import(struct tr_store *s, struct tr_trainer *t, const char *dir,
-		    struct tr_error *err)
-{
+	struct tr_trainer *t = s->t;
 	const struct tr_registry *reg = tr_model_registry(t->model);
-	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = s->ranks->timeout_ms };
 	struct sheaf_state *state = sheaf_state_new();
-	struct sheaf_checkpoint *from = NULL;
-	struct sheaf_error e;
-	int rc = sheaf_checkpoint_open_path(&from, dir, s->group, &opts, &e);
+	const char *family = has_family(s->found, reg, "master_weights") ? "master_weights" :
+		"model";
 
 	for (int i = 0; i < reg->n; i++) {
 		const struct tr_param *p = &reg->param[i];
@@ -271,13 +277,75 @@ int tr_store_import(struct tr_store *s, struct tr_trainer *t, const char *dir,
 		if (p->tied_to >= 0)
 			continue;
 		slice.data = tr_adamw_of(&t->adamw, p, tr_model_weights(t->model), &own, &at);
-		if (own.from < own.to)
-			add_tensor(state, p, "model", "", &own, slice, NULL);
+		if (own.from == own.to)
+			continue;
+		add_tensor(state, p, family, "", &own, slice, NULL);
+		slice.data = t->adamw.ema + at;
+		if (s->has_average)
+			add_tensor(state, p, "ema", "", &own, slice, NULL);
 	}
-	if (rc == 0)
+	return state;
+}
+
+static void see_item(void *arg, int32_t kind, const char *family, const char *name,
+		     const char *why)
+{
+	const struct tr_store *s = arg;
+
+	(void)family;
+	if (s->passed && (kind == SHEAF_REPORT_PASSED_OVER || kind == SHEAF_REPORT_SET_ASIDE))
+		s->passed(s->arg, name, why);
+}
+
+/* Loads the newest checkpoint of the run that is whole. It is closed and looked for again, because
+ * two checkpoints of a run must not be open for loads. */
+static int load_newest(struct tr_store *s, uint64_t flags, int64_t *step, struct sheaf_error *err)
+{
+	struct sheaf_report report = { .size = sizeof(report), .item = see_item, .arg = s };
+	int rc;
+
+	sheaf_checkpoint_close(s->found);
+	s->found = NULL;
+	rc = sheaf_run_resume(s->run, s->load ? s->load : s->state, flags | SHEAF_LOAD_FALLBACK,
+			      &report, err);
+	*step = report.step;
+	return rc;
+}
+
+int tr_store_load(struct tr_store *s, int64_t *step, struct tr_error *err)
+{
+	uint64_t flags = SHEAF_LOAD_DERIVE | (s->foreign ? SHEAF_LOAD_CONVERT : 0);
+	struct sheaf_error e;
+	int rc;
+
+	*step = s->foreign ? 0 : sheaf_checkpoint_number(s->found);
+	if (!s->moments || s->reads_only) {
+		sheaf_state_free(s->load);
+		s->load = describe_weights(s);
+		flags |= SHEAF_LOAD_CONVERT;
+	}
+	rc = s->newest ? load_newest(s, flags, step, &e) : tr_store_fill(s, flags, &e);
+	sheaf_checkpoint_close(s->found);
+	s->found = NULL;
+	sheaf_run_close(s->other);
+	s->other = NULL;
+	return tr_store_pass(err, &e, rc);
+}
+
+int tr_store_import(struct tr_store *s, struct tr_trainer *t, const char *dir,
+		    struct tr_error *err)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = s->ranks->timeout_ms };
+	struct sheaf_checkpoint *from = NULL;
+	struct sheaf_error e;
+	struct sheaf_state *state = NULL;
+	int rc = sheaf_checkpoint_open_path(&from, dir, s->group, &opts, &e);
+
+	if (rc == 0) {
+		state = describe_weights(t, from);
 		rc = sheaf_checkpoint_load(from, state, SHEAF_LOAD_CONVERT, NULL, &e);
-	rc = tr_store_pass(err, &e, rc);
+	}
 	sheaf_checkpoint_close(from);
 	sheaf_state_free(state);
-	return rc;
+	return tr_store_pass(err, &e, rc);
 }

@@ -14,7 +14,9 @@ struct tr_progress {
 	int64_t adam_step;
 	uint64_t seed;
 	int64_t virtual_dp, virtual_tp; /* 0: it was not set */
-	int on_disk;                    /* 0: the checkpoint is in memory only; not noted */
+	/* What follows is not noted. */
+	int found;                      /* 0: there is no checkpoint to resume from */
+	int on_disk;                    /* 0: it is in memory only, or not in this run */
 	int64_t data_tokens;            /* this and data_hash: tr_lm_identify; 0: not noted */
 	uint64_t data_hash;
 };
@@ -25,8 +27,13 @@ struct tr_store_opts {
 	 * path of its socket. With "auto" it does not have to be there, unless memory is 1. */
 	const char *agent;
 	int memory;                     /* 1: there will be saves to memory only */
+	int reads_only;                 /* 1: nothing is saved; the run must be there */
+	int64_t only;                   /* resume auto takes this checkpoint; 0: the newest */
 	/* level 0: an error, 1: a warning */
 	void (*log)(void *arg, int level, const char *line);
+	/* Called on rank 0 for each checkpoint that a load passes over because it is damaged, or
+	 * sets aside because it is newer than the one that is loaded. */
+	void (*passed)(void *arg, const char *checkpoint, const char *why);
 	void *arg;
 };
 /* Returns the name of a code, such as "EIO". The text is static. */
@@ -40,9 +47,11 @@ int tr_store_open(struct tr_store **s, const struct tr_store_opts *o, struct tr_
  * [collective] unless lost */
 void tr_store_close(struct tr_store *s, int lost);
 /* Finds the checkpoint to resume from.
- * resume     "auto", "none" or "RUN@STEP".
+ * resume     "auto", "none", "RUN@STEP", or the directory of a checkpoint, which may be one of
+ *            other software, such as a Hugging Face model.
  * rewind     1: the run may have newer checkpoints, which tr_store_rewind will set aside.
- * p          receives the notes. p->step is 0 if there is nothing to resume from.
+ * p          receives the notes. If the checkpoint has none, because other software has written it,
+ *            p->step is 0, and so is all but what follows from its tensors.
  * config, n  receive the options that the checkpoint was trained with, or NULL; valid until the
  *            load.
  * EINVAL: the run has newer checkpoints and rewind is 0, so no save could be committed; or rewind
@@ -53,8 +62,11 @@ int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_
  * and NULL if there is no such file. [local] */
 int tr_store_file(struct tr_store *s, const char *name, const char **text, size_t *n,
 		  struct tr_error *err);
-/* Returns whether the checkpoint that was found is in another run. */
+/* Returns whether the checkpoint that was found is not in this run. */
 int tr_store_is_other(const struct tr_store *s);
+/* Returns whether it has moments of the optimizer, and says how many updates were made. Call it
+ * after tr_store_describe. */
+int tr_store_has_moments(const struct tr_store *s);
 /* Sets the newer checkpoints aside if rewind was 1 in tr_store_find. Call it before the load, when
  * everything else has been checked. [collective] */
 int tr_store_rewind(struct tr_store *s, struct tr_error *err);
@@ -68,8 +80,12 @@ int tr_store_describe(struct tr_store *s, struct tr_trainer *t, struct tr_error 
  * the checkpoint that was found. Call it after tr_store_describe. */
 int tr_store_has_average(const struct tr_store *s);
 /* Fills the state from the checkpoint that was found; call tr_trainer_spread afterwards. The
- * weights come from its masters, if it has any, and otherwise from its model. [collective] */
-int tr_store_load(struct tr_store *s, struct tr_error *err);
+ * weights come from its masters, if it has any, and otherwise from its model. The moments stay as
+ * they are if it has none. If it was found by resume auto and is damaged, the newest one that is
+ * whole is loaded, and those after it are set aside, unless the store only reads.
+ * step  receives which one was loaded. If it is another one than that which was found, its options
+ *       and its notes are not known yet. [collective] */
+int tr_store_load(struct tr_store *s, int64_t *step, struct tr_error *err);
 /* Fills the weights of a trainer from a Hugging Face directory; call tr_trainer_spread afterwards.
  * [collective] */
 int tr_store_import(struct tr_store *s, struct tr_trainer *t, const char *dir,

@@ -32,37 +32,119 @@ static int is_own_run(const struct tr_store *s, const char *dir, int *own, struc
 	return rc;
 }
 
-/* Opens the checkpoint of "RUN@STEP". */
+/* What `resume` names. */
+struct place {
+	char dir[4096];                 /* a run, or the directory of a checkpoint */
+	int64_t step;                   /* of the run; -1: it is the directory of a checkpoint */
+};
+
+/* Reads digits up to the end of a text. Returns -1 if there is anything else. */
+static int64_t read_step(const char *digits)
+{
+	char *end;
+	long long n = strtoll(digits, &end, 10);
+
+	return *digits >= '0' && *digits <= '9' && !*end ? n : -1;
+}
+
+/* Reads "RUN@STEP" or a directory. The directory of a checkpoint of this run is RUN@STEP, too. */
+static int read_place(const struct tr_store *s, const char *resume, struct place *at, int *own,
+		      struct tr_error *err)
+{
+	const char *sign = strrchr(resume, '@'), *base;
+	size_t n = strlen(resume);
+	char parent[4096];
+	int rc;
+
+	while (n > 1 && resume[n - 1] == '/')
+		n--;
+	if (n >= sizeof(at->dir))
+		return tr_fail(err, TR_EINVAL, "resume: the path has more than %zu bytes; use a "
+			       "shorter one", sizeof(at->dir) - 1);
+	at->step = sign && sign > resume ? read_step(sign + 1) : -1;
+	if (at->step >= 0)
+		n = (size_t)(sign - resume);
+	snprintf(at->dir, sizeof(at->dir), "%.*s", (int)n, resume);
+	if (at->step >= 0)
+		return is_own_run(s, at->dir, own, err);
+	base = strrchr(at->dir, '/');
+	snprintf(parent, sizeof(parent), "%.*s", base ? (int)(base - at->dir) : 1,
+		 base ? at->dir : ".");
+	rc = is_own_run(s, *parent ? parent : "/", own, err);
+	if (rc == 0 && *own) {
+		base = base ? base : at->dir;
+		at->step = strrchr(base, '-') ? read_step(strrchr(base, '-') + 1) : -1;
+		memcpy(at->dir, parent, sizeof(at->dir));
+	}
+	return rc;
+}
+
+/* Opens the checkpoint that `resume` names. */
 static int open_named(struct tr_store *s, const char *resume, int rewind, struct tr_error *err)
 {
-	const char *at = strrchr(resume, '@');
 	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = s->ranks->timeout_ms,
 				   .flags = SHEAF_RUN_READONLY };
 	struct sheaf_run *run = s->run;
 	struct sheaf_error e;
-	char dir[4096], *end;
-	long long n;
-	int own, rc;
+	struct place at;
+	int own, rc = read_place(s, resume, &at, &own, err);
 
-	n = at ? strtoll(at + 1, &end, 10) : -1;
-	if (!at || n < 0 || at[1] == 0 || *end || at == resume || at - resume >= 4096)
-		return tr_fail(err, TR_EINVAL, "resume: it must be auto, none or RUN@STEP, not "
-			       "'%s'", resume);
-	snprintf(dir, sizeof(dir), "%.*s", (int)(at - resume), resume);
-	rc = is_own_run(s, dir, &own, err);
 	if (rc == 0 && !own && rewind)
-		rc = tr_fail(err, TR_EINVAL, "rewind: %s is another run than %s, and a training "
-			     "rewinds its own run only; leave rewind out", dir, s->run_dir);
-	if (rc == 0 && !own) {
-		rc = tr_store_pass(err, &e, sheaf_run_open(&s->other, dir, s->group, &opts, &e));
-		run = s->other;
-	}
-	if (rc == 0 && rewind)
-		s->rewind_to = n;
+		rc = tr_fail(err, TR_EINVAL, "rewind: %s is not in %s, and a training rewinds its "
+			     "own run only; leave rewind out", resume, s->run_dir);
 	if (rc < 0)
 		return rc;
-	snprintf(s->name, sizeof(s->name), "%s@%lld", dir, n);
-	return tr_store_pass(err, &e, sheaf_checkpoint_open(&s->found, run, n, &e));
+	s->elsewhere = !own;
+	if (at.step < 0) {
+		snprintf(s->name, sizeof(s->name), "%s", at.dir);
+		opts.flags = 0;
+		rc = sheaf_checkpoint_open_path(&s->found, at.dir, s->group, &opts, &e);
+		if (rc == SHEAF_ENOENT)
+			return tr_fail(err, TR_ENOENT, "resume %s: it is neither auto, none, "
+				       "RUN@STEP nor a directory; use one of them", resume);
+		return tr_store_pass(err, &e, rc);
+	}
+	snprintf(s->name, sizeof(s->name), "%s@%" PRId64, at.dir, at.step);
+	if (!own) {
+		rc = tr_store_pass(err, &e, sheaf_run_open(&s->other, at.dir, s->group, &opts, &e));
+		run = s->other;
+	}
+	if (rewind)
+		s->rewind_to = at.step;
+	return rc < 0 ? rc : tr_store_pass(err, &e, sheaf_checkpoint_open(&s->found, run, at.step,
+									  &e));
+}
+
+/* Looks for the newest checkpoint whose list of tensors is whole, if that of the newest one is
+ * damaged. Nothing is set aside yet. */
+static int open_older(struct tr_store *s, struct sheaf_error *err)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = s->ranks->timeout_ms,
+				   .flags = SHEAF_RUN_READONLY };
+	struct sheaf_report report = { .size = sizeof(report) };
+	struct sheaf_state *none = sheaf_state_new();
+	struct sheaf_run *run = NULL;
+	int rc = sheaf_run_open(&run, s->run_dir, s->group, &opts, err);
+
+	if (rc == 0)
+		rc = sheaf_run_resume(run, none, SHEAF_LOAD_FALLBACK, &report, err);
+	sheaf_state_free(none);
+	sheaf_run_close(run);
+	return rc < 0 ? rc : sheaf_checkpoint_open(&s->found, s->run, report.step, err);
+}
+
+/* Opens the newest checkpoint of the run. ENOENT: there is none. */
+static int open_newest(struct tr_store *s, struct sheaf_error *err)
+{
+	int rc = sheaf_checkpoint_open(&s->found, s->run, s->only ? s->only : SHEAF_LATEST, err);
+
+	s->newest = !s->only;
+	if (rc == SHEAF_ECORRUPT && !s->only)
+		rc = open_older(s, err);
+	if (rc == 0)
+		snprintf(s->name, sizeof(s->name), "%s@%" PRId64, s->run_dir,
+			 sheaf_checkpoint_number(s->found));
+	return rc;
 }
 
 static int note(const struct tr_store *s, const char *key, uint64_t *x, struct tr_error *err)
@@ -83,10 +165,27 @@ const char *const tr_store_keys[TR_NOTES] = {
 	"train.consumed_samples", "train.tokens", "train.seed", "train.virtual", "adam.step",
 	"train.data_tokens", "train.data_hash", "train.virtual_tp" };
 
-static int read_notes(const struct tr_store *s, struct tr_progress *p, struct tr_error *err)
+/* Reads the notes of a checkpoint that is not in this run. It may have none, because other software
+ * has saved it. Then only its tensors count, and its moments if the number of updates is noted. */
+static int read_foreign(struct tr_store *s, struct tr_progress *p)
+{
+	const char *updates = sheaf_checkpoint_note(s->found, "adam.step");
+
+	s->foreign = s->elsewhere && !sheaf_checkpoint_note(s->found, tr_store_keys[0]);
+	if (!s->foreign)
+		return 0;
+	p->adam_step = updates ? read_step(updates) : -1;
+	s->moments = p->adam_step >= 0;
+	return 1;
+}
+
+static int read_notes(struct tr_store *s, struct tr_progress *p, struct tr_error *err)
 {
 	uint64_t x[TR_NOTES] = { 0 };
 
+	p->found = s->moments = 1;
+	if (read_foreign(s, p))
+		return 0;
 	for (int i = 0; i < TR_NOTES; i++) {
 		int rc = i < TR_NOTES_NEEDED || sheaf_checkpoint_note(s->found, tr_store_keys[i]) ?
 			note(s, tr_store_keys[i], &x[i], err) : 0;
@@ -94,7 +193,7 @@ static int read_notes(const struct tr_store *s, struct tr_progress *p, struct tr
 		if (rc < 0)
 			return rc;
 	}
-	*p = (struct tr_progress){ .step = sheaf_checkpoint_number(s->found),
+	*p = (struct tr_progress){ .step = sheaf_checkpoint_number(s->found), .found = 1,
 		.consumed = (int64_t)x[0], .tokens = (int64_t)x[1], .seed = x[2],
 		.virtual_dp = (int64_t)x[3], .adam_step = (int64_t)x[4],
 		.data_tokens = (int64_t)x[5], .data_hash = x[6], .virtual_tp = (int64_t)x[7] };
@@ -151,37 +250,116 @@ int tr_store_file(struct tr_store *s, const char *name, const char **text, size_
 	return rc == SHEAF_EEND ? 0 : tr_store_pass(err, &e, rc);
 }
 
+/* Reads all files that are attached to the checkpoint, as a check. [collective] */
+static int check_files(const struct tr_store *s, struct tr_error *err)
+{
+	struct sheaf_error e;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0; i++) {
+		const char *file;
+		const void *bytes;
+		uint64_t size;
+		size_t n;
+
+		rc = sheaf_checkpoint_file_at(s->found, i, &file, &size, &e);
+		if (rc == 0)
+			rc = sheaf_checkpoint_file(s->found, file, &bytes, &n, &e);
+	}
+	return tr_agree(s->ranks, rc == SHEAF_EEND ? 0 : tr_store_pass(err, &e, rc), err);
+}
+
+/* Returns the newest step on disk before `at`, or -1. */
+static int64_t step_before(const struct tr_store *s, int64_t at)
+{
+	int n = sheaf_run_steps(s->run, NULL, 0, NULL);
+	int64_t *steps = n > 0 ? calloc((size_t)n, sizeof(*steps)) : NULL, before = -1;
+
+	if (steps && sheaf_run_steps(s->run, steps, (size_t)n, NULL) >= n)
+		for (int i = 0; i < n; i++)
+			before = steps[i] < at ? steps[i] : before;
+	free(steps);
+	return before;
+}
+
+/* Opens the checkpoint before the one that was found, which has a damaged file. The training
+ * rewinds to it when all of it is verified.
+ * err  why; it stays if there is none before it */
+static int open_before(struct tr_store *s, struct tr_error *err)
+{
+	int64_t at = sheaf_checkpoint_number(s->found);
+	uint64_t before = (uint64_t)(step_before(s, at) + 1);
+	struct sheaf_error e;
+	char name[40];
+	int rc = tr_allreduce(s->ranks, &before, 1, TR_MAX, err);
+
+	if (rc < 0 || !before)
+		return rc < 0 ? rc : TR_ECORRUPT;
+	snprintf(name, sizeof(name), "checkpoint-%" PRId64, at);
+	if (s->ranks->rank == 0)
+		fprintf(stderr, "sheaf-train: %s: %s is passed over: %s\n", s->run_dir, name,
+			err->msg);
+	if (s->ranks->rank == 0 && s->passed)
+		s->passed(s->arg, name, err->msg);
+	sheaf_checkpoint_close(s->found);
+	s->found = NULL;
+	s->newest = 0;
+	s->rewind_to = (int64_t)before - 1;
+	s->proves = 1;
+	snprintf(s->name, sizeof(s->name), "%s@%" PRId64, s->run_dir, s->rewind_to);
+	return tr_store_pass(err, &e, sheaf_checkpoint_open(&s->found, s->run, s->rewind_to, &e));
+}
+
+/* Finds the checkpoint of "auto". p->found stays 0 if there is none. */
+static int find_newest(struct tr_store *s, struct tr_progress *p, struct tr_error *err)
+{
+	struct sheaf_error e;
+	int rc = open_newest(s, &e);
+
+	if (rc == SHEAF_ENOENT)
+		return 0;
+	rc = tr_store_pass(err, &e, rc);
+	if (rc == 0)
+		rc = check_files(s, err);
+	while (rc == TR_ECORRUPT && s->found && !s->only) {
+		rc = open_before(s, err);
+		if (rc == TR_ECORRUPT)
+			break;
+		if (rc == 0)
+			rc = check_files(s, err);
+	}
+	return rc == 0 ? read_notes(s, p, err) : rc;
+}
+
 int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_progress *p,
 		  const char **config, size_t *n, struct tr_error *err)
 {
-	struct sheaf_error e;
-	int rc;
+	int rc = 0;
 
 	*p = (struct tr_progress){ .step = 0 };
 	*config = NULL;
-	if (strcmp(resume, "none") == 0)
-		return check_newest(s, 0, &p->on_disk, err);
 	if (strcmp(resume, "auto") == 0) {
-		rc = sheaf_checkpoint_open(&s->found, s->run, SHEAF_LATEST, &e);
-		if (rc == SHEAF_ENOENT)
-			return check_newest(s, 0, &p->on_disk, err);
-		rc = tr_store_pass(err, &e, rc);
-		if (rc == 0)
-			snprintf(s->name, sizeof(s->name), "%s@%" PRId64, s->run_dir,
-				 sheaf_checkpoint_number(s->found));
-	} else {
+		rc = find_newest(s, p, err);
+	} else if (strcmp(resume, "none") != 0) {
 		rc = open_named(s, resume, rewind, err);
+		if (rc == 0)
+			rc = read_notes(s, p, err);
 	}
-	if (rc == 0)
-		rc = read_notes(s, p, err);
-	if (rc == 0)
+	if (rc == 0 && !s->reads_only)
 		rc = check_newest(s, p->step, &p->on_disk, err);
-	return rc == 0 ? tr_store_file(s, config_file, config, n, err) : rc;
+	if (rc == 0 && p->found && !s->foreign)
+		rc = tr_store_file(s, config_file, config, n, err);
+	return rc;
 }
 
 int tr_store_is_other(const struct tr_store *s)
 {
-	return s->other != NULL;
+	return s->elsewhere;
+}
+
+int tr_store_has_moments(const struct tr_store *s)
+{
+	return s->moments;
 }
 
 int tr_store_rewind(struct tr_store *s, struct tr_error *err)
@@ -189,8 +367,13 @@ int tr_store_rewind(struct tr_store *s, struct tr_error *err)
 	struct sheaf_error e;
 	int rc;
 
-	if (s->rewind_to < 0)
+	if (s->rewind_to < 0 || s->reads_only)
 		return 0;
+	if (s->proves) {
+		rc = sheaf_checkpoint_verify(s->found, NULL, &e);
+		if (rc < 0)
+			return tr_store_pass(err, &e, rc);
+	}
 	/* A dry load checks the names, shapes and types of all tensors, and reads none. */
 	rc = tr_store_fill(s, SHEAF_LOAD_DRY, &e);
 	if (rc == 0)

@@ -19,6 +19,16 @@ struct tr_store {
 	struct sheaf_save *save[TR_PLACES];     /* in flight */
 	int64_t save_step[TR_PLACES];
 	int64_t rewind_to;              /* -1: nothing is set aside */
+	struct tr_trainer *t;           /* borrowed, as of tr_store_describe */
+	int64_t only;                   /* of struct tr_store_opts, as the next three */
+	int reads_only;
+	void (*passed)(void *arg, const char *checkpoint, const char *why);
+	void *arg;
+	int proves;                     /* 1: all of it is verified before a rewind to it */
+	int newest;                     /* the checkpoint was found as the newest of the run */
+	int elsewhere;                  /* it is not in the run */
+	int foreign;                    /* other software has saved it */
+	int moments;                    /* it has moments */
 	char *run_dir;                  /* owned */
 	char name[4200];
 };

@@ -22,7 +22,7 @@ enum { EXIT_NO = 1, EXIT_TROUBLE = 2, JOBS_MAX = 256, TELL_MS_MAX = 60000 };
 
 struct command {
 	struct tr_opts opts;
-	int json, print_config;
+	int json, print_config, evaluates;
 	const char *events;
 };
 
@@ -31,6 +31,8 @@ static void usage(FILE *to)
 	fputs("usage: mpirun -n RANKS sheaf-train run CONFIG [--KEY VALUE ...] [--json] "
 	      "[--events FILE]\n"
 	      "       sheaf-train run CONFIG [--KEY VALUE ...] --print-config\n"
+	      "       mpirun -n RANKS sheaf-train eval CONFIG [--KEY VALUE ...] [--json] "
+	      "[--events FILE]\n"
 	      "       sheaf-train plan CONFIG [--KEY VALUE ...] [--json]\n"
 	      "       sheaf-train plot RUN... [-o FILE]\n"
 	      "       sheaf-train data IN... -o FILE [-j N] [--tokenizer bytes]\n", to);
@@ -42,10 +44,11 @@ static void help(FILE *to)
 	fputs("\n"
 	      "`run` trains a Qwen2 or Llama model. CONFIG is YAML, a line `KEY: VALUE` for each\n"
 	      "option. A value on the command line overrides that of the file, which overrides\n"
-	      "that of the checkpoint that is resumed, which overrides the default. `plan`\n"
-	      "prints the memory that each rank of the mesh would need, and needs no mpirun.\n"
-	      "`plot` draws runs from their events: directories, or files of events. It writes\n"
-	      "an SVG to stdout or FILE.\n"
+	      "that of the checkpoint that is resumed, which overrides the default. `eval`\n"
+	      "computes the loss of eval-data with the checkpoint that resume finds, and saves\n"
+	      "nothing. `plan` prints the memory that each rank of the mesh would need, and needs\n"
+	      "no mpirun. `plot` draws runs from their events: directories, or files of events. It\n"
+	      "writes an SVG to stdout or FILE.\n"
 	      "`data` makes a token file from text or JSONL, with a token for each byte, on N\n"
 	      "threads.\n"
 	      "\n"
@@ -220,7 +223,8 @@ static int train(struct command *c, struct tr_ranks *ranks, struct tr_error *err
 		rc = tr_events_in_run(&events, c->opts.run, err);
 	rc = tr_agree(ranks, rc, err);
 	if (rc == 0)
-		rc = tr_train(ranks, &c->opts, &events, &signals, err);
+		rc = c->evaluates ? tr_evaluate(ranks, &c->opts, &events, err) :
+			tr_train(ranks, &c->opts, &events, &signals, err);
 	tr_events_close(&events);
 	return rc;
 }
@@ -237,9 +241,9 @@ static void leave_rank_0_time(const struct tr_ranks *ranks, const struct tr_erro
 		nanosleep(&nap, NULL);
 }
 
-static int run(int argc, char **argv)
+static int run(int argc, char **argv, int evaluates)
 {
-	struct command c = { .json = 0 };
+	struct command c = { .evaluates = evaluates };
 	struct tr_error err = { .rank = -1 };
 	struct tr_ranks ranks;
 	int rc = read_arguments(&c, argc, argv, &err), level, status, rank = 0;
@@ -251,7 +255,8 @@ static int run(int argc, char **argv)
 		tr_opts_release(&c.opts);
 		return status;
 	}
-	catch_signals(&c.opts);
+	if (!evaluates)
+		catch_signals(&c.opts);
 	MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);
 	rc = tr_ranks_mpi(&ranks, MPI_COMM_WORLD, (int)c.opts.timeout_ms, &err);
 	if (rc == 0) {
@@ -410,7 +415,9 @@ static int data(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	if (argc > 1 && strcmp(argv[1], "run") == 0)
-		return run(argc - 2, argv + 2);
+		return run(argc - 2, argv + 2, 0);
+	if (argc > 1 && strcmp(argv[1], "eval") == 0)
+		return run(argc - 2, argv + 2, 1);
 	if (argc > 1 && strcmp(argv[1], "plan") == 0)
 		return plan(argc - 2, argv + 2);
 	if (argc > 1 && strcmp(argv[1], "plot") == 0)

@@ -26,6 +26,10 @@ struct tr_job {
 	struct tr_setup setup;
 	char *yaml;                     /* the options */
 	struct tr_progress progress;
+	int evaluates;                  /* 1: nothing is trained or saved */
+	int64_t only;                   /* the checkpoint that resume auto takes; 0: the newest */
+	json_t *passed;                 /* damaged checkpoints, and those that were set aside; on
+	                                 * rank 0 */
 	int64_t blocked_ns;             /* time that saves took, since the last event of a step */
 	int64_t last_saved;             /* step of the last save to disk that began and has not
 	                                 * failed */

@@ -117,26 +117,53 @@ static int run_steps(struct tr_job *j, struct tr_error *err)
 	return rc;
 }
 
-int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events,
-	     struct tr_signals *signals, struct tr_error *err)
+static int evaluate_checkpoint(struct tr_job *j, struct tr_error *err)
 {
-	struct tr_job *j = calloc(1, sizeof(*j));
+	int rc = tr_tell_start(j, err);
+
+	if (rc == 0)
+		rc = evaluate(j, err);
+	if (rc == 0)
+		tr_tell_end(j, "data");
+	return rc;
+}
+
+/* Carries a job out.
+ * job   what is given: the options, events, ranks and signals
+ * work  what it does when all is there */
+static int carry_out(const struct tr_job *job, int (*work)(struct tr_job *, struct tr_error *),
+		     struct tr_error *err)
+{
+	struct tr_job *j = malloc(sizeof(*j));
 	int rc;
 
 	if (!j) {
 		tr_fail(err, TR_ENOMEM, "no memory to train");
-		return tr_ranks_abandon(ranks, err);
+		return tr_ranks_abandon(job->ranks, err);
 	}
-	j->o = o;
-	j->events = events;
-	j->signals = signals;
-	j->ranks = ranks;
+	*j = *job;
 	rc = tr_job_start(j, err);
 	if (rc == 0)
-		rc = run_steps(j, err);
+		rc = work(j, err);
 	if (rc < 0)
-		tr_tell_error(events, rc, err);
+		tr_tell_error(job->events, rc, err);
 	tr_job_release(j, rc == TR_ELOST);
 	free(j);
 	return rc;
+}
+
+int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events,
+	     struct tr_signals *signals, struct tr_error *err)
+{
+	const struct tr_job job = { .o = o, .events = events, .ranks = ranks, .signals = signals };
+
+	return carry_out(&job, run_steps, err);
+}
+
+int tr_evaluate(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events,
+		struct tr_error *err)
+{
+	const struct tr_job job = { .o = o, .events = events, .ranks = ranks, .evaluates = 1 };
+
+	return carry_out(&job, evaluate_checkpoint, err);
 }

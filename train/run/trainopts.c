@@ -116,7 +116,7 @@ static const struct option table[] = {
 	{ "keep-last", INTEGER, 0, AT(keep_last), 0, 1 << 20, "0", NULL,
 	  "newest checkpoints that are kept; 0: all" },
 	{ "resume", TEXT, 0, AT(resume), 0, 0, "auto", NULL,
-	  "auto: the newest checkpoint of run, if there is one; none; or RUN@STEP" },
+	  "auto: the newest checkpoint of run, if there is one; none; RUN@STEP; or a directory" },
 	{ "rewind", SWITCH, 0, AT(rewind), 0, 0, "false", NULL,
 	  "with resume RUN@STEP of run itself: set the newer checkpoints aside" },
 	{ "isa", TEXT, 0, AT(isa), 0, 0, "auto", NULL,

@@ -9,6 +9,8 @@
 #include "itemhash.h"
 #include "link.h"
 
+enum { OLDER = 1 };                     /* a result of load() */
+
 /* Prints the errors and warnings of the library: levels 0 and 1. */
 static void log_line(void *arg, int level, const char *line)
 {
@@ -16,6 +18,14 @@ static void log_line(void *arg, int level, const char *line)
 
 	if (level <= 1 && j->ranks->rank == 0)
 		fprintf(stderr, "sheaf-train: %s\n", line);
+}
+
+/* Notes a checkpoint that is passed over, for the event of the start. */
+static void note_passed(void *arg, const char *checkpoint, const char *why)
+{
+	const struct tr_job *j = arg;
+
+	json_array_append_new(j->passed, json_sprintf("%s: %s", checkpoint, why));
 }
 
 /* Finds the checkpoint to resume from. Options that are not set get the values that it was trained
@@ -165,7 +175,7 @@ static int check_model(const struct tr_job *j, struct tr_error *err)
 	struct tr_model_config before;
 	const char *text = NULL, *key;
 	size_t n;
-	int rc = j->progress.step ? tr_store_file(j->store, "config.json", &text, &n, err) : 0;
+	int rc = j->progress.found ? tr_store_file(j->store, "config.json", &text, &n, err) : 0;
 
 	if (rc < 0 || !text)
 		return rc;
@@ -198,7 +208,7 @@ static int check_data(struct tr_job *j, struct tr_error *err)
 	int other;
 
 	tr_lm_identify(j->lm, &tokens, &hash);
-	other = p->step && p->data_tokens && (p->data_tokens != tokens || p->data_hash != hash);
+	other = p->found && p->data_tokens && (p->data_tokens != tokens || p->data_hash != hash);
 	if (other && !tr_store_is_other(j->store))
 		return tr_fail(err, TR_EINVAL, "data %s, of %" PRId64 " tokens, is not the data of "
 			       "%s, of %" PRId64 " tokens; use that data, or another run with "
@@ -224,14 +234,39 @@ static void find_end(struct tr_job *j)
 		j->t.schedule.steps = j->progress.step + (left > 0 ? left / o->batch : 0);
 }
 
+/* Loads the checkpoint that was found. Returns OLDER if it is damaged, and an older one was loaded,
+ * whose options and place in the training have to be read first. */
+static int load(struct tr_job *j, struct tr_error *err)
+{
+	int moments = tr_store_has_moments(j->store), rc;
+	int64_t step;
+
+	if (!moments && !j->evaluates && j->ranks->rank == 0)
+		fprintf(stderr, "sheaf-train: %s has no moments of the optimizer, or does not say "
+			"how many updates were made; they begin at 0\n", tr_store_found(j->store));
+	rc = tr_store_load(j->store, &step, err);
+	if (rc == 0 && step != j->progress.step) {
+		j->only = step;
+		return OLDER;
+	}
+	j->t.step = j->progress.step;
+	j->t.adamw.step = moments ? j->progress.adam_step : 0;
+	return rc;
+}
+
 /* The average begins with the weights, unless the checkpoint has one. */
-static void begin_average(struct tr_job *j)
+static int begin_average(struct tr_job *j, struct tr_error *err)
 {
 	if (!j->t.averaged || tr_store_has_average(j->store))
-		return;
+		return 0;
+	if (j->evaluates && j->o->eval_ema)
+		return tr_fail(err, TR_ENOENT, "%s has no average of the weights; leave eval-ema "
+			       "out", tr_store_found(j->store));
 	tr_trainer_average(&j->t);
-	if (j->progress.step)
+	if (j->progress.found)
 		list_as_changed(j, "ema");
+	return 0;
+}
 }
 
 /* Sets the weights and the position in the training: those of the checkpoint, or those with which a
@@ -245,19 +280,18 @@ static int fill(struct tr_job *j, struct tr_error *err)
 		rc = tr_store_rewind(j->store, err);
 	if (rc < 0)
 		return rc;
-	if (j->progress.step) {
-		rc = tr_store_load(j->store, err);
-		j->t.step = j->progress.step;
-		j->t.adamw.step = j->progress.adam_step;
+	if (j->progress.found) {
+		rc = load(j, err);
 	} else if (j->o->init == TR_INIT_MODEL) {
 		rc = tr_store_import(j->store, &j->t, j->o->model, err);
 	} else {
 		tr_trainer_draw(&j->t, (uint64_t)j->o->seed, j->setup.config.init_range);
 	}
-	if (rc == 0) {
-		begin_average(j);
-		rc = tr_trainer_spread(&j->t, err);
-	}
+	if (rc == 0)
+		rc = begin_average(j, err);
+	if (rc)
+		return rc;
+	rc = tr_trainer_spread(&j->t, err);
 	if (rc == 0)
 		rc = tr_trainer_settle(&j->t, err);
 	j->last_saved = j->committed = j->progress.on_disk ? j->progress.step : 0;
@@ -289,15 +323,27 @@ static int prepare_alone(struct tr_job *j, struct tr_error *err)
 /* Opens the data. All ranks that train on the same samples return the same code. */
 static int prepare_data(struct tr_job *j, struct tr_error *err)
 {
-	int rc = make_task(j, err);
+	int rc = j->evaluates ? 0 : make_task(j, err);
 
 	if (rc == 0)
 		rc = make_eval(j, err);
-	if (rc == 0)
+	if (rc == 0 && !j->evaluates)
 		rc = check_data(j, err);
-	if (rc == 0)
+	if (rc == 0 && !j->evaluates)
 		find_end(j);
 	return rc;
+}
+
+/* Checks that there is something to evaluate. */
+static int check_evaluation(const struct tr_job *j, struct tr_error *err)
+{
+	if (!j->progress.found)
+		return tr_fail(err, TR_ENOENT, "run %s has no checkpoint to evaluate; set run, or "
+			       "resume to RUN@STEP or a directory", j->o->run);
+	if (!j->o->eval_data)
+		return tr_fail(err, TR_EINVAL, "eval-data is not set; set it in the file or with "
+			       "--eval-data");
+	return 0;
 }
 
 /* Delays messages, if that is wanted: all ranks have the same options now. */
@@ -314,11 +360,14 @@ static int make_link(struct tr_job *j, struct tr_error *err)
 	return rc;
 }
 
-int tr_job_start(struct tr_job *j, struct tr_error *err)
+/* Does what tr_job_start says, unless the checkpoint is damaged: then it returns OLDER. */
+static int start(struct tr_job *j, struct tr_error *err)
 {
 	struct tr_store_opts so = { .run = j->o->run, .keep_last = j->o->keep_last,
-				    .agent = j->o->agent, .memory = j->o->save_memory_every > 0,
-				    .log = log_line, .arg = j };
+				    .agent = j->o->agent, .reads_only = j->evaluates,
+				    .memory = !j->evaluates && j->o->save_memory_every > 0,
+				    .only = j->only, .log = log_line, .passed = note_passed,
+				    .arg = j };
 	int rc = j->o->run ? 0 : tr_fail(err, TR_EINVAL, "run is not set; set it in the file or "
 					 "with --run");
 
@@ -333,6 +382,8 @@ int tr_job_start(struct tr_job *j, struct tr_error *err)
 		rc = tr_agree(j->ranks, find_checkpoint(j, err), err);
 	if (rc == 0)
 		rc = tr_agree(j->ranks, tr_opts_check(j->o, j->ranks->n, err), err);
+	if (rc == 0 && j->evaluates)
+		rc = tr_agree(j->ranks, check_evaluation(j, err), err);
 	if (rc == 0)
 		rc = tr_mesh_make(&j->mesh, j->ranks, (int)j->o->mesh.dp, (int)j->o->mesh.tp,
 				  (int)j->o->mesh.pp, err);
@@ -344,6 +395,26 @@ int tr_job_start(struct tr_job *j, struct tr_error *err)
 	if (rc == 0)
 		rc = agree_on_options(j, err);
 	return rc == 0 ? fill(j, err) : rc;
+}
+
+int tr_job_start(struct tr_job *j, struct tr_error *err)
+{
+	const struct tr_job as_given = *j;
+	int rc;
+
+	j->passed = json_array();
+	rc = start(j, err);
+	if (rc == OLDER) {
+		struct tr_job again = as_given;
+
+		again.only = j->only;
+		again.passed = json_incref(j->passed);
+		tr_job_release(j, 0);
+		*j = again;
+		rc = start(j, err);
+	}
+	return rc == OLDER ? tr_fail(err, TR_ECORRUPT, "%s was damaged after it was loaded; see "
+				     "sheaf verify", tr_store_found(j->store)) : rc;
 }
 
 void tr_job_release(struct tr_job *j, int lost)
@@ -360,4 +431,5 @@ void tr_job_release(struct tr_job *j, int lost)
 	free(j->source);
 	tr_setup_release(&j->setup);
 	free(j->yaml);
+	json_decref(j->passed);
 }

@@ -21,19 +21,21 @@ int tr_tell_start(struct tr_job *j, struct tr_error *err)
 		return rc;
 	}
 	tr_event(j->events, json_pack("{s:s,s:i,s:{s:I,s:I,s:I},s:{s:I,s:I},s:I,s:s,s:I,s:o,s:I,"
-		"s:s?,s:o}", "event", "start", "ranks", j->ranks->n, "mesh",
+		"s:s?,s:b,s:O,s:o}", "event", "start", "ranks", j->ranks->n, "mesh",
 		"dp", (json_int_t)o->mesh.dp, "tp", (json_int_t)o->mesh.tp,
 		"pp", (json_int_t)o->mesh.pp, "virtual", "dp", (json_int_t)j->t.leaves,
 		"tp", (json_int_t)j->t.pieces, "params",
 		(json_int_t)tr_model_registry(j->t.model)->distinct, "isa", j->be->isa->name,
 		"step", (json_int_t)j->progress.step,
 		"hash", tr_json_hash(hash), "consumed_samples", (json_int_t)j->progress.consumed,
-		"resumed_from", j->progress.step ? tr_store_found(j->store) : NULL,
+		"resumed_from", j->progress.found ? tr_store_found(j->store) : NULL,
+		"moments", j->progress.found && tr_store_has_moments(j->store),
+		"passed_over", j->passed,
 		"changed", changed));
 	tr_say(j->events, "%" PRId64 " parameters, %d ranks, %s, step %" PRId64 "%s%s",
 	       tr_model_registry(j->t.model)->distinct, j->ranks->n, j->be->isa->name,
-	       j->progress.step, j->progress.step ? " of " : "",
-	       j->progress.step ? tr_store_found(j->store) : "");
+	       j->progress.step, j->progress.found ? " of " : "",
+	       j->progress.found ? tr_store_found(j->store) : "");
 	return 0;
 }
 

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a training begins with: the newest checkpoint, an older one where that is damaged, a named
+ * one, a directory, or a model of other software; and evaluations, which only read. */
+#include "t.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "bind.h"
+#include "itemhash.h"
+#include "rmtree.h"
+#include "sheaf-admin.h"
+#include "sheaf-inspect.h"
+#include "trainloop.h"
+#include "trainthreads.h"
+#include "traintold.h"
+
+static const char moments[] = "optimizer/optimizer-00001-of-00001.safetensors";
+
+/* Overwrites a byte of a file of checkpoint `step` of whole/run. */
+static void damage(int step, const char *file, int64_t at)
+{
+	char path[200], byte;
+	int fd;
+
+	snprintf(path, sizeof(path), "whole/run/checkpoint-%d/%s", step, file);
+	fd = open(path, O_RDWR);
+	CHECK_INT(pread(fd, &byte, 1, at), 1);
+	byte ^= 8;
+	CHECK_INT(pwrite(fd, &byte, 1, at), 1);
+	close(fd);
+}
+
+/* Trains, or evaluates, on n threads, and listens to the events. */
+static int listen_to(int n, const char *run, const char *steps, const char *flags,
+		     struct rank *rank)
+{
+	int rc;
+
+	begin_to_listen(NULL);
+	rc = train_with(n, run, steps, flags, flags, 0, rank);
+	rank_0_tells = 0;
+	return rc;
+}
+
+/* Copies the attached files and the tensors of a checkpoint, as a person would with cp. */
+static void copy_checkpoint(const char *from, const char *to)
+{
+	char command[300];
+
+	snprintf(command, sizeof(command), "cp -r %s %s", from, to);
+	CHECK_INT(system(command), 0);
+}
+
+/* In turn the moments, the weights and the list of tensors of the newest checkpoint are damaged. */
+TEST(where_the_newest_checkpoint_is_damaged_training_goes_on_from_the_one_before_and_says_so)
+{
+	static const char *const files[] = { moments, "model-00001-of-00001.safetensors",
+					     "sheaf.json" };
+	static const char *const flags[] = { "", "{mesh: {tp: 2}}", "zero: 1" };
+	static char a[1 << 18], b[1 << 18];
+	size_t n;
+
+	prepare();
+	train_on(1, "whole/plain", "6", "");
+	n = read_tensors("whole/plain/checkpoint-6", a, sizeof(a));
+	CHECK(n > 50000);
+	for (int i = 0; i < 3; i++) {
+		struct rank rank[RANKS_MAX];
+
+		train_on(3, "whole/run", "4", "{zero: 1, save-every: 1}");
+		damage(4, files[i], i == 2 ? 40 : 20000);
+		if (i == 1)
+			damage(3, files[i], 20000);
+		CHECK_RC(listen_to(2, "whole/run", "6", flags[i], rank), 0, &rank[0].err);
+		CHECK_INT(last_step("\"isa\":\"avx2\",\"step\":", ",") +
+			  last_step("\"isa\":\"avx512\",\"step\":", ",") +
+			  last_step("\"isa\":\"portable\",\"step\":", ","), i == 1 ? 2 : 3);
+		CHECK_INT(count("\"passed_over\":[\"checkpoint-4: "), 1);
+		CHECK(count("it is kept in .sheaf/aside") == (i == 1 ? 2 : 1));
+		CHECK(read_tensors("whole/run/checkpoint-6", b, sizeof(b)) == n &&
+		      memcmp(a, b, n) == 0);
+		rmtree("whole/run");
+	}
+	rmtree("whole");
+}
+
+/* A file beside the tensors is changed, or removed. Its training has a checkpoint before it, or is
+ * asked for that one alone. */
+TEST(options_of_a_checkpoint_that_are_damaged_are_not_left_out)
+{
+	static const char *const files[] = { "train.yaml", "config.json" };
+	struct rank rank[RANKS_MAX];
+
+	prepare();
+	for (int i = 0; i < 4; i++) {
+		char path[80];
+
+		train_on(2, "whole/run", "3", "save-every: 1");
+		snprintf(path, sizeof(path), "whole/run/checkpoint-3/%s", files[i / 2]);
+		if (i % 2)
+			CHECK_INT(unlink(path), 0);
+		else
+			damage(3, files[i / 2], 20);
+		train_fails(2, "whole/other", "resume: whole/run@3", TR_ECORRUPT, files[i / 2]);
+		if (i == 0)
+			damage(2, files[0], 20);
+		CHECK_RC(listen_to(2, "whole/run", "3", "", rank), 0, &rank[0].err);
+		CHECK_INT(count("\"passed_over\":[\"checkpoint-3: "), 1);
+		CHECK_INT(count("\"event\":\"step\""), i == 0 ? 2 : 1);
+		CHECK_INT(access("whole/run/checkpoint-3", F_OK), 0);
+		rmtree("whole/run");
+	}
+	train_on(2, "whole/run", "1", "");
+	damage(1, "train.yaml", 20);
+	train_fails(2, "whole/run", "", TR_ECORRUPT, "train.yaml");
+	rmtree("whole");
+}
+
+/* The options of the checkpoint that was loaded count, and not those of the damaged one. */
+TEST(after_a_fallback_the_options_are_those_of_the_older_checkpoint)
+{
+	struct rank rank[RANKS_MAX];
+
+	prepare();
+	train_on(2, "whole/run", "2", "weight-decay: 0.25");
+	train_on(2, "whole/run", "3", "weight-decay: 0.5");
+	damage(3, moments, 20000);
+	CHECK_RC(listen_to(2, "whole/run", "4", "", rank), 0, &rank[0].err);
+	CHECK_INT(count("\"changed\":[\"steps\"]"), 1);
+	{
+		static char text[8192];
+		size_t n = read_whole("whole/run/checkpoint-4/train.yaml", text, sizeof(text) - 1);
+
+		text[n] = 0;
+		CHECK(strstr(text, "weight-decay: 0.25") != NULL);
+	}
+	rmtree("whole");
+}
+
+TEST(a_run_whose_checkpoints_are_all_damaged_is_not_begun_again)
+{
+	prepare();
+	train_on(2, "whole/run", "2", "save-every: 1");
+	damage(1, moments, 20000);
+	damage(2, moments, 20000);
+	train_fails(2, "whole/run", "", TR_ECORRUPT, "has checksum");
+	CHECK_INT(access("whole/run/checkpoint-2", F_OK), 0);
+	rmtree("whole");
+}
+
+/* It is not damaged, so no older one is taken in its place. */
+TEST(a_checkpoint_of_a_newer_sheaf_is_named)
+{
+	static char text[65536];
+	char *self;
+	size_t n;
+
+	prepare();
+	train_on(2, "whole/run", "2", "save-every: 1");
+	n = read_whole("whole/run/checkpoint-2/sheaf.json", text, sizeof(text) - 1);
+	text[n] = 0;
+	CHECK(memcmp(text, "{\"sheaf\": 1", 11) == 0);
+	text[10] = '9';
+	self = strstr(text, ",\n \"self\": ");
+	CHECK(self != NULL);
+	snprintf(self + 12, 17, "%016llx", (unsigned long long)tr_crc64_more(
+			 0, text, (size_t)(self - text)));
+	self[28] = '"';
+	put_text("whole/run/checkpoint-2/sheaf.json", text);
+	train_fails(2, "whole/run", "", TR_EFORMAT, "by a newer sheaf");
+	CHECK_INT(access("whole/run/checkpoint-2", F_OK), 0);
+	rmtree("whole");
+}
+
+TEST(the_directory_of_a_checkpoint_is_resumed_wherever_it_is)
+{
+	static char a[1 << 18], b[1 << 18];
+	struct rank rank[RANKS_MAX];
+	size_t n;
+
+	prepare();
+	train_on(2, "whole/run", "4", "{zero: 1, save-every: 1}");
+	n = read_tensors("whole/run/checkpoint-4", a, sizeof(a));
+	copy_checkpoint("whole/run/checkpoint-2", "whole/copy");
+	CHECK_RC(listen_to(3, "whole/other", "4", "resume: whole/copy", rank), 0, &rank[0].err);
+	CHECK_INT(count("\"consumed_samples\":24,\"resumed_from\":\"whole/copy\","
+			"\"moments\":true"), 1);
+	CHECK(read_tensors("whole/other/checkpoint-4", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	/* A directory of the run itself is a step of it, to which it has to be rewound. */
+	train_fails(2, "whole/run", "resume: whole/run/checkpoint-2", TR_EINVAL, "rewind");
+	CHECK_RC(listen_to(2, "whole/run", "4", "{resume: whole//run/checkpoint-2/, rewind: true}",
+			   rank), 0, &rank[0].err);
+	CHECK_INT(count("\"resumed_from\":\"whole//run@2\""), 1);
+	CHECK(read_tensors("whole/run/checkpoint-4", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	train_fails(2, "whole/next", "resume: atuo", TR_ENOENT, "neither auto, none, RUN@STEP");
+	train_fails(2, "whole/next", "{resume: whole/copy, rewind: true}", TR_EINVAL,
+		    "is not in whole/next");
+	rmtree("whole");
+}
+
+/* Writes the weights of a checkpoint as a Hugging Face model. */
+static void export_weights(const char *from, const char *to)
+{
+	struct sheaf_export how = { .size = sizeof(how) };
+	struct sheaf_checkpoint *c;
+	struct sheaf_error err;
+
+	CHECK_RC(sheaf_checkpoint_open_path(&c, from, NULL, NULL, &err), 0, &err);
+	CHECK_RC(sheaf_checkpoint_export(c, to, &how, NULL, &err), 0, &err);
+	sheaf_checkpoint_close(c);
+}
+
+TEST(a_model_without_moments_is_resumed_with_its_weights_and_that_is_said)
+{
+	static char a[1 << 18], b[1 << 18];
+	struct rank rank[RANKS_MAX];
+	size_t n;
+
+	prepare();
+	for (int bf16 = 0; bf16 < 2; bf16++) {
+		const char *type = bf16 ? "{dtype: bf16, zero: 1}" : "{zero: 1}";
+		char flags[100];
+
+		train_on(2, "whole/run", "2", type);
+		export_weights("whole/run/checkpoint-2", "whole/hf");
+		/* The same as to begin with the weights of the model. */
+		snprintf(flags, sizeof(flags), "{%s, init: model, model: whole/hf}",
+			 bf16 ? "dtype: bf16" : "zero: 1");
+		train_on(2, "whole/init", "2", flags);
+		snprintf(flags, sizeof(flags), "{%s, resume: whole/hf}",
+			 bf16 ? "dtype: bf16" : "zero: 1");
+		CHECK_RC(listen_to(2, "whole/next", "2", flags, rank), 0, &rank[0].err);
+		CHECK_INT(count("\"consumed_samples\":0,\"resumed_from\":\"whole/hf\","
+				"\"moments\":false"), 1);
+		n = read_tensors("whole/init/checkpoint-2", a, sizeof(a));
+		CHECK(n > 50000);
+		CHECK(read_tensors("whole/next/checkpoint-2", b, sizeof(b)) == n &&
+		      memcmp(a, b, n) == 0);
+		rmtree("whole/run");
+		rmtree("whole/hf");
+		rmtree("whole/init");
+		rmtree("whole/next");
+	}
+	rmtree("whole");
+}
+
+/* ---- evaluations ---- */
+
+/* Returns the events of evaluations from their losses on. */
+static const char *losses(void)
+{
+	const char *at = strstr(told, "\"event\":\"eval\"");
+
+	return at ? at : "none";
+}
+
+static int evaluate_on(int n, const char *run, const char *flags, struct rank *rank)
+{
+	int rc;
+
+	ranks_evaluate = 1;
+	rc = listen_to(n, run, "4", flags, rank);
+	ranks_evaluate = 0;
+	return rc;
+}
+
+TEST(an_evaluation_has_the_loss_of_the_training_and_changes_nothing)
+{
+	static const char *const types[] = { "dtype: fp32", "dtype: bf16" };
+	struct rank rank[RANKS_MAX];
+	char want[300], flags[150];
+
+	prepare();
+	put_text("whole/short", "abcabcacbacbabcabcacb");
+	prepare_tokens("whole/short", "whole/eval");
+	for (int i = 0; i < 2; i++) {
+		snprintf(flags, sizeof(flags), "{%s, zero: 1, eval-data: whole/eval, "
+			 "eval-every: 2, save-every: 2}", types[i]);
+		CHECK_RC(listen_to(3, "whole/run", "4", flags, rank), 0, &rank[0].err);
+		snprintf(want, sizeof(want), "%.*s", (int)strcspn(losses(), "\n"), losses());
+		CHECK(strstr(want, "\"step\":2") != NULL);
+		damage(4, moments, 20000);      /* which an evaluation does not read */
+		damage(4, i ? "master_weights/master_weights-00001-of-00001.safetensors" :
+		       "model-00001-of-00001.safetensors", 20000);
+		snprintf(flags, sizeof(flags), "{%s, mesh: {tp: 2}, eval-data: whole/eval}",
+			 types[i]);
+		CHECK_RC(evaluate_on(2, "whole/run", flags, rank), 0, &rank[0].err);
+		CHECK(strncmp(losses(), want, strlen(want)) == 0);
+		CHECK_INT(count("\"passed_over\":[\"checkpoint-4: "), 1);
+		CHECK_INT(count("\"event\":\"end\",\"reason\":\"data\",\"step\":2"), 1);
+		CHECK_INT(access("whole/run/checkpoint-4", F_OK), 0);
+		snprintf(flags, sizeof(flags), "{%s, resume: whole/run@2, eval-data: whole/eval}",
+			 types[i]);
+		CHECK_RC(evaluate_on(1, "whole/run", flags, rank), 0, &rank[0].err);
+		CHECK(strncmp(losses(), want, strlen(want)) == 0);
+		rmtree("whole/run");
+	}
+	CHECK_INT(mkdir("whole/run", 0777), 0);
+	CHECK_RC(evaluate_on(2, "whole/run", "eval-data: whole/eval", rank), TR_ENOENT,
+		 &rank[0].err);
+	train_on(2, "whole/run", "1", "");
+	CHECK_RC(evaluate_on(2, "whole/run", "", rank), TR_EINVAL, &rank[0].err);
+	rmtree("whole");
+}
