@@ -305,3 +305,35 @@ TEST(an_evaluation_has_the_loss_of_the_training_and_changes_nothing)
 	CHECK_RC(evaluate_on(2, "whole/run", "", rank), TR_EINVAL, &rank[0].err);
 	rmtree("whole");
 }
+
+TEST(the_average_of_a_checkpoint_is_evaluated_and_missed_if_there_is_none)
+{
+	static const char *const types[] = { "dtype: fp32", "dtype: bf16" };
+	struct rank rank[RANKS_MAX];
+	char want[300], flags[150];
+
+	prepare();
+	put_text("whole/short", "abcabcacbacbabcabcacb");
+	prepare_tokens("whole/short", "whole/eval");
+	for (int i = 0; i < 2; i++) {
+		snprintf(flags, sizeof(flags), "{%s, zero: 1, ema: 0.5, eval-data: whole/eval, "
+			 "eval-ema: true}", types[i]);
+		CHECK_RC(listen_to(3, "whole/run", "4", flags, rank), 0, &rank[0].err);
+		snprintf(want, sizeof(want), "%.*s", (int)strcspn(losses(), "\n"), losses());
+		CHECK(strstr(want, "\"step\":4") != NULL);
+		snprintf(flags, sizeof(flags), "{%s, mesh: {tp: 2}, eval-data: whole/eval, "
+			 "eval-ema: true}", types[i]);
+		CHECK_RC(evaluate_on(2, "whole/run", flags, rank), 0, &rank[0].err);
+		CHECK(strncmp(losses(), want, strlen(want)) == 0);
+		snprintf(flags, sizeof(flags), "{%s, eval-data: whole/eval}",
+			 types[i]);
+		CHECK_RC(evaluate_on(1, "whole/run", flags, rank), 0, &rank[0].err);
+		CHECK(strncmp(losses(), want, strlen(want)) != 0);
+		rmtree("whole/run");
+	}
+	train_on(2, "whole/run", "2", "");
+	CHECK_RC(evaluate_on(2, "whole/run", "{ema: 0.5, eval-ema: true, eval-data: whole/eval}",
+			     rank), TR_ENOENT, &rank[0].err);
+	CHECK(strstr(rank[0].err.msg, "whole/run@2 has no average of the weights") != NULL);
+	rmtree("whole");
+}

@@ -257,15 +257,15 @@ int tr_store_has_average(const struct tr_store *s)
 	return s->has_average;
 }
 
-/* Returns a state of the weights only, as the checkpoint has them, its masters or without them its
- * model, and of their average if it is loaded. NULL: no memory, which the load that gets it
+/* Returns a state of the weights only, as a checkpoint has them, its masters or without them its
+ * model, and with `average` of their average. NULL: no memory, which the load that gets it
  * returns. */
-static struct sheaf_state *describe_weights(const struct tr_store *s)
+static struct sheaf_state *describe_weights(struct tr_trainer *t, struct sheaf_checkpoint *from,
+					    int average)
 {
-	struct tr_trainer *t = s->t;
 	const struct tr_registry *reg = tr_model_registry(t->model);
 	struct sheaf_state *state = sheaf_state_new();
-	const char *family = has_family(s->found, reg, "master_weights") ? "master_weights" :
+	const char *family = has_family(from, reg, "master_weights") ? "master_weights" :
 		"model";
 
 	for (int i = 0; i < reg->n; i++) {
@@ -280,8 +280,8 @@ static struct sheaf_state *describe_weights(const struct tr_store *s)
 		if (own.from == own.to)
 			continue;
 		add_tensor(state, p, family, "", &own, slice, NULL);
-		slice.data = t->adamw.ema + at;
-		if (s->has_average)
+		slice.data = average ? t->adamw.ema + at : NULL;
+		if (average)
 			add_tensor(state, p, "ema", "", &own, slice, NULL);
 	}
 	return state;
@@ -321,7 +321,7 @@ int tr_store_load(struct tr_store *s, int64_t *step, struct tr_error *err)
 	*step = s->foreign ? 0 : sheaf_checkpoint_number(s->found);
 	if (!s->moments || s->reads_only) {
 		sheaf_state_free(s->load);
-		s->load = describe_weights(s);
+		s->load = describe_weights(s->t, s->found, s->has_average);
 		flags |= SHEAF_LOAD_CONVERT;
 	}
 	rc = s->newest ? load_newest(s, flags, step, &e) : tr_store_fill(s, flags, &e);
@@ -342,7 +342,7 @@ int tr_store_import(struct tr_store *s, struct tr_trainer *t, const char *dir,
 	int rc = sheaf_checkpoint_open_path(&from, dir, s->group, &opts, &e);
 
 	if (rc == 0) {
-		state = describe_weights(t, from);
+		state = describe_weights(t, from, 0);
 		rc = sheaf_checkpoint_load(from, state, SHEAF_LOAD_CONVERT, NULL, &e);
 	}
 	sheaf_checkpoint_close(from);

@@ -267,7 +267,6 @@ static int begin_average(struct tr_job *j, struct tr_error *err)
 		list_as_changed(j, "ema");
 	return 0;
 }
-}
 
 /* Sets the weights and the position in the training: those of the checkpoint, or those with which a
  * training begins. */
