@@ -17,8 +17,10 @@
 #include "trainloop.h"
 #include "trainplan.h"
 #include "trainplot.h"
+#include "trainsetup.h"
 
-enum { EXIT_NO = 1, EXIT_TROUBLE = 2, JOBS_MAX = 256, TELL_MS_MAX = 60000 };
+enum { EXIT_NO = 1, EXIT_TROUBLE = 2, JOBS_MAX = 256, TELL_MS_MAX = 60000,
+       FIRST_S = 2 };
 
 struct command {
 	struct tr_opts opts;
@@ -219,7 +221,7 @@ static int train(struct command *c, struct tr_ranks *ranks, struct tr_error *err
 	struct tr_events events;
 	int rc = tr_events_open(&events, ranks->rank == 0, c->json, c->events, err);
 
-	if (rc == 0)
+	if (rc == 0 && !c->evaluates)
 		rc = tr_events_in_run(&events, c->opts.run, err);
 	rc = tr_agree(ranks, rc, err);
 	if (rc == 0)
@@ -241,6 +243,32 @@ static void leave_rank_0_time(const struct tr_ranks *ranks, const struct tr_erro
 		nanosleep(&nap, NULL);
 }
 
+/* Returns whether this is another rank than 0. Before MPI has begun, a variable of Open MPI, PMIx
+ * or PMI says so. */
+static int is_other_rank(void)
+{
+	static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK" };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		const char *rank = getenv(names[i]);
+
+		if (rank)
+			return strcmp(rank, "0") != 0;
+	}
+	return 0;
+}
+
+/* Complains of what is wrong before MPI has begun. All ranks have the same files and flags, as a
+ * rule, and mpirun ends the others when rank 0 has ended. So they wait, and one message is seen. */
+static int complain_first(const struct tr_error *err)
+{
+	const struct timespec nap = { .tv_sec = FIRST_S };
+
+	if (is_other_rank())
+		nanosleep(&nap, NULL);
+	return complain(err);
+}
+
 static int run(int argc, char **argv, int evaluates)
 {
 	struct command c = { .evaluates = evaluates };
@@ -248,10 +276,10 @@ static int run(int argc, char **argv, int evaluates)
 	struct tr_ranks ranks;
 	int rc = read_arguments(&c, argc, argv, &err), level, status, rank = 0;
 
-	if (rc == 0 && c.print_config)
-		rc = print_config(&c, &err);
+	if (rc == 0)
+		rc = c.print_config ? print_config(&c, &err) : tr_setup_check(&c.opts, 0, &err);
 	if (rc < 0 || c.print_config) {
-		status = rc < 0 ? complain(&err) : 0;
+		status = rc < 0 ? complain_first(&err) : 0;
 		tr_opts_release(&c.opts);
 		return status;
 	}

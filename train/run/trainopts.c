@@ -315,7 +315,7 @@ static void say_kind(const struct option *t, char *to, size_t n)
 		snprintf(to, n, "a whole number from %.0f to %.0f", t->least, t->most);
 		break;
 	case NUMBER:
-		snprintf(to, n, "a number from %g to %g", t->least, t->most);
+		snprintf(to, n, "a number from %.9g to %.9g", t->least, t->most);
 		break;
 	case SWITCH:
 		snprintf(to, n, "true or false");
@@ -524,7 +524,7 @@ static int check_mesh(const struct tr_opts *o, int ranks, struct tr_error *err)
 		return tr_fail(err, TR_EINVAL, "virtual pp=%" PRId64 ": no sum is over the stages "
 			       "of a pipeline, so mesh pp=%" PRId64 " changes no bit; leave pp out "
 			       "of virtual", v->pp, m->pp);
-	if (product != ranks)
+	if (ranks && product != ranks)
 		return tr_fail(err, TR_EINVAL, "mesh dp=%" PRId64 ", tp=%" PRId64 ", pp=%" PRId64
 			       " needs %" PRId64 " ranks, and the job has %d; use mpirun -n %"
 			       PRId64 ", or another mesh", m->dp, m->tp, m->pp, product, ranks,
@@ -597,7 +597,7 @@ int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
 	if (rc < 0)
 		return rc;
 	if (!o->mesh.dp)
-		o->mesh = (struct tr_axes){ ranks, 1, 1 };
+		o->mesh = (struct tr_axes){ ranks ? ranks : 1, 1, 1 };
 	rc = check_layout(o, ranks, err);
 	if (rc < 0)
 		return rc;
@@ -624,6 +624,10 @@ int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
 	if (o->eval_ema && !o->eval_data)
 		return tr_fail(err, TR_EINVAL, "eval-ema needs data, and eval-data is not set; set "
 			       "it, or leave eval-ema out");
+	if (o->rewind && (strcmp(o->resume, "auto") == 0 || strcmp(o->resume, "none") == 0))
+		return tr_fail(err, TR_EINVAL, "rewind sets aside what is newer than a step, and "
+			       "resume is %s; use resume RUN@STEP, or leave rewind out",
+			       o->resume);
 	if (o->min_lr > o->lr)
 		return tr_fail(err, TR_EINVAL, "min-lr %g is above lr %g; use a smaller min-lr",
 			       o->min_lr, o->lr);
@@ -634,7 +638,7 @@ int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
 		o->micro_batch = default_micro_batch(o);
 	if (o->micro_batch > o->batch / o->mesh.dp)
 		o->micro_batch = o->batch / o->mesh.dp;
-	if (o->micro_batch * o->seq > TOKENS_MAX)
+	if (ranks && o->micro_batch * o->seq > TOKENS_MAX)
 		return tr_fail(err, TR_EINVAL, "micro-batch %" PRId64 " of seq %" PRId64 " has "
 			       "more than 2^31 tokens; use a smaller micro-batch", o->micro_batch,
 			       o->seq);

@@ -51,7 +51,9 @@ int tr_opts_set(struct tr_opts *o, const char *key, const char *text, enum tr_so
  * it. */
 int tr_opts_is_switch(const char *key);
 /* Sets the options that follow from others and from the number of ranks, and checks that all fit
- * together. EINVAL: they do not; the message names them. */
+ * together.
+ * ranks  0: it is not known yet, so only what does not depend on it is checked.
+ * EINVAL: they do not; the message names them. */
 int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err);
 
 /* Sets options from YAML: a mapping of options to values, or, for mesh and virtual, to mappings.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainsetup.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,6 +97,32 @@ int tr_setup_read(struct tr_setup *s, const struct tr_opts *o, struct tr_error *
 	if (rc == 0)
 		rc = check_heads(s, err);
 	return rc == 0 ? check_parts(s, err) : rc;
+}
+
+/* Returns whether a checkpoint may set options that neither the file nor a flag has set. */
+static int may_resume(const struct tr_opts *o)
+{
+	struct stat st;
+
+	return strcmp(o->resume, "none") != 0 &&
+		(strcmp(o->resume, "auto") != 0 || stat(o->run, &st) == 0 || errno != ENOENT);
+}
+
+int tr_setup_check(const struct tr_opts *o, int ranks, struct tr_error *err)
+{
+	struct tr_opts checked = *o;    /* its texts are borrowed */
+	struct tr_setup s = { .o = NULL };
+	int rc;
+
+	if (!o->run)
+		return tr_fail(err, TR_EINVAL, "run is not set; set it in the file or with --run");
+	if (may_resume(o))
+		return 0;
+	rc = tr_opts_check(&checked, ranks, err);
+	if (rc == 0)
+		rc = tr_setup_read(&s, &checked, err);
+	tr_setup_release(&s);
+	return rc;
 }
 
 void tr_setup_release(struct tr_setup *s)

@@ -13,6 +13,11 @@ struct tr_setup {
 };
 /* Reads the model, and checks that it fits the options, which have passed tr_opts_check. */
 int tr_setup_read(struct tr_setup *s, const struct tr_opts *o, struct tr_error *err);
+/* Checks the options and the model's config.json before anything else is done, where no checkpoint
+ * can set options: its run does not exist yet, or resume is none. Returns 0 also where one can.
+ * ranks  as of tr_opts_check
+ * EINVAL: as of tr_opts_check and tr_setup_read. [local] */
+int tr_setup_check(const struct tr_opts *o, int ranks, struct tr_error *err);
 void tr_setup_release(struct tr_setup *s);
 /* Returns the options of the task, without the ranks and those of them that read. */
 struct tr_lm_opts tr_setup_task(const struct tr_setup *s);

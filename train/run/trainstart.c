@@ -367,10 +367,8 @@ static int start(struct tr_job *j, struct tr_error *err)
 				    .memory = !j->evaluates && j->o->save_memory_every > 0,
 				    .only = j->only, .log = log_line, .passed = note_passed,
 				    .arg = j };
-	int rc = j->o->run ? 0 : tr_fail(err, TR_EINVAL, "run is not set; set it in the file or "
-					 "with --run");
+	int rc = tr_agree(j->ranks, tr_setup_check(j->o, j->ranks->n, err), err);
 
-	rc = tr_agree(j->ranks, rc, err);
 	if (rc == 0)
 		rc = agree_on_options(j, err);
 	if (rc == 0)

@@ -1,0 +1,339 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What sheaf-train refuses: options that are wrong or do not fit together, before MPI begins and
+anything is written; and surroundings in which it cannot train. Prints TAP.
+
+usage: refused.py SHEAF-TRAIN MPIRUN
+"""
+import json
+import os
+import resource
+import struct
+import subprocess
+import sys
+import tempfile
+
+from trainrun import MPI_ARGS, ROOT, Claims
+
+sys.path.insert(0, os.path.join(ROOT, "test", "golden"))
+import reader  # noqa: E402
+
+BASE = {"model": "train/models/t0.json", "seq": 37, "batch": 48, "steps": 10, "data": "AT/data",
+        "run": "AT/run", "eval-data": None}
+# Options that are wrong, and words that the message must have: of both options, if two clash.
+WRONG = (
+    ({"learning-rate": 1}, "learning-rate: there is no such option"),
+    ({"batch": 0}, "batch: it must be a whole number from 1", "not '0'"),
+    ({"batch": 2.5}, "batch: it must be a whole number", "not '2.5'"),
+    ({"seq": -1}, "seq: it must be a whole number from 1", "not '-1'"),
+    ({"lr": "fast"}, "lr: it must be a number", "not 'fast'"),
+    ({"lr": "nan"}, "lr: it must be a number", "not 'nan'"),
+    ({"beta1": 1}, "beta1: it must be a number from 0 to 0.9999999"),
+    ({"eps": 0}, "eps: it must be a number from 1.2e-38"),
+    ({"ema": 1}, "ema: it must be a number from 0 to 0.9999999"),
+    ({"dropout": 1}, "dropout: it must be a number from 0 to 0.99"),
+    ({"shuffle": "yes"}, "shuffle: it must be true or false"),
+    ({"dtype": "fp64"}, "dtype: it must be one of fp32|bf16"),
+    ({"optimizer": "sgd"}, "optimizer: it must be one of adamw|muon"),
+    ({"zero": 3}, "zero: it must be a whole number from 0 to 2"),
+    ({"mesh": "{ep: 2}"}, "mesh: it must be such as dp=2,tp=2"),
+    ({"mesh": "{dp: 0}"}, "mesh: it must be such as dp=2,tp=2"),
+    ({"stages": "3,0"}, "stages: it must be such as 3,2,3"),
+    ({"run": None}, "run is not set", "--run"),
+    ({"model": None}, "model is not set", "--model"),
+    ({"data": None}, "data is not set", "--data"),
+    ({"batch": None}, "batch is not set", "--batch"),
+    ({"seq": None}, "seq is not set", "--seq"),
+    ({"steps": None}, "neither steps nor epochs is set"),
+    ({"virtual": "{dp: 10}"}, "virtual dp=10", "batch 48"),
+    ({"mesh": "{dp: 5}"}, "mesh dp=5", "batch 48"),
+    ({"mesh": "{dp: 2}", "virtual": "{dp: 3}"}, "mesh dp=2", "virtual dp=3"),
+    ({"mesh": "{tp: 2}", "virtual": "{dp: 2}"}, "mesh tp=2", "virtual tp=1"),
+    ({"mesh": "{tp: 3}"}, "mesh tp=3", "num_key_value_heads 4"),
+    ({"virtual": "{dp: 1, tp: 3}"}, "virtual tp=3", "num_key_value_heads 4"),
+    ({"virtual": "{pp: 2}"}, "virtual pp=2", "mesh pp=1"),
+    ({"mesh": "{pp: 6}"}, "mesh pp=6", "5 layers of model"),
+    ({"mesh": "{pp: 2}", "stages": "1,2,2"}, "stages has 3 numbers", "mesh pp=2"),
+    ({"mesh": "{pp: 2}", "stages": "3,3"}, "stages has 6 layers", "model", "has 5"),
+    ({"sp": "true"}, "sp cuts tokens", "mesh has tp=1"),
+    ({"mesh": "{pp: 2}", "chunks": 2}, "chunks 2", "schedule is 1f1b"),
+    ({"mesh": "{pp: 2}", "schedule": "interleaved"}, "schedule interleaved", "chunks is 1"),
+    ({"schedule": "interleaved", "chunks": 2}, "schedule interleaved", "mesh has pp=1"),
+    ({"zero-form": "flat"}, "zero-form flat", "zero is 0"),
+    ({"zero": 1, "zero-form": "flat", "optimizer": "muon"}, "optimizer muon", "zero-form flat"),
+    ({"eval-every": 5}, "eval-every 5", "eval-data is not set"),
+    ({"eval-ema": "true", "eval-data": "AT/data"}, "eval-ema", "ema is 0"),
+    ({"eval-ema": "true", "ema": 0.9}, "eval-ema", "eval-data is not set"),
+    ({"rewind": "true"}, "rewind", "resume is auto"),
+    ({"min-lr": 1}, "min-lr 1", "lr 0.0003"),
+    ({"warmup": 11}, "warmup 11", "steps 10"),
+    ({"seq": 100000}, "seq 100000", "max_position_embeddings"),
+    ({"init": "model"}, "init model", "model", "is a file"),
+    ({"model": "AT/none.json"}, "none.json: No such file"),
+)
+
+
+class World:
+    def __init__(self, program, mpirun, at):
+        self.program, self.mpirun, self.at = program, mpirun, at
+        self.claims = Claims()
+
+    def path(self, name):
+        return os.path.join(self.at, name)
+
+    def config(self, options):
+        """Writes a file of options, and returns its path."""
+        with open(self.path("config.yaml"), "w", encoding="utf-8") as f:
+            for key, value in {**BASE, **options}.items():
+                if value is not None:
+                    f.write("%s: %s\n" % (key, str(value).replace("AT", self.at)))
+        return self.path("config.yaml")
+
+    def run(self, options, *args, ranks=1, env=None, user=None):
+        job = [self.program, "run", self.config(options)] + [str(a) for a in args]
+        if ranks > 1:
+            job = [self.mpirun] + MPI_ARGS + ["-n", str(ranks)] + job
+        return subprocess.run(job, text=True, cwd=ROOT, capture_output=True, timeout=60,
+                              stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})},
+                              user=user)
+
+
+def is_asan(program):
+    with open(program, "rb") as f:
+        return b"__asan_init" in f.read()
+
+
+def wrong_options(w):
+    """MPI would fail, because it is told to use what does not exist. So it has not begun."""
+    no_mpi = {"OMPI_MCA_pml": "none", "OMPI_MCA_ess": "none"}
+    done = w.run({}, env=no_mpi)
+    w.claims.check(done.returncode not in (0, 2) or "MPI" in done.stderr,
+                   "a good configuration comes to MPI", done.returncode, done.stderr)
+    for options, *words in WRONG:
+        done = w.run(options, env=no_mpi)
+        lines = done.stderr.splitlines()
+        w.claims.check(done.returncode == 2 and len(lines) == 1 and
+                       lines[0].startswith("sheaf-train: ") and
+                       all(word in lines[0] for word in words) and
+                       not os.path.exists(w.path("run")),
+                       "%s is refused" % json.dumps(options), done.returncode, done.stderr)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
+    w.claims.check(is_asan(w.program) or peak < 100 << 20, "without any large memory", peak)
+
+
+# ---- surroundings ----
+
+def tensors_file(path, tensors, cut=None):
+    """Writes a safetensors file of name: (type, shape, bytes), or its first `cut` bytes."""
+    header, data = {}, b""
+    for name, (kind, shape, content) in tensors.items():
+        header[name] = {"dtype": kind, "shape": shape,
+                        "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    with open(path, "wb") as f:
+        f.write((struct.pack("<Q", len(text)) + text + data)[:cut])
+
+
+def tokens_file(path, ids, cut=None):
+    tensors_file(path, {"tokens": ("U16", [len(ids)], struct.pack("<%dH" % len(ids), *ids)),
+                        "documents": ("I64", [2], struct.pack("<2q", 0, len(ids)))}, cut)
+
+
+def model_directory(w, name, change):
+    """Copies the model of checkpoint 2 of `good`, with another config.json or other weights."""
+    at = w.path(name)
+    os.mkdir(at)
+    for file in ("config.json", "model-00001-of-00001.safetensors", "model.safetensors.index.json"):
+        path = w.path("good/checkpoint-2/" + file)
+        if os.path.exists(path) and change.get(file, b"") is not None:
+            with open(path, "rb") as f, open(os.path.join(at, file), "wb") as to:
+                to.write(change.get(file) or f.read())
+    return at
+
+
+def rename_first(path, old, new):
+    with open(path, "rb") as f:
+        content = f.read()
+    assert content.count(old) >= 1 and len(old) == len(new)
+    return content.replace(old, new, 1)
+
+
+def prepare(w):
+    """A run with two checkpoints, and what is wrong with the data, models and runs of others."""
+    tokens_file(w.path("data"), [i * i % 523 for i in range(5000)])
+    tokens_file(w.path("one-token"), [7])
+    tokens_file(w.path("large-ids"), [i % 600 for i in range(5000)])
+    tokens_file(w.path("cut"), [1] * 5000, cut=6000)
+    open(w.path("empty"), "wb").close()
+    with open(w.path("text"), "w", encoding="ascii") as f:
+        f.write("no tokens, but text\n" * 500)
+    done = w.run({"run": "AT/good", "steps": 2, "save-every": 1})
+    w.claims.check(done.returncode == 0, "a training saves two checkpoints", done.stderr)
+    weights = w.path("good/checkpoint-2/model-00001-of-00001.safetensors")
+    model_directory(w, "no-config", {"config.json": None})
+    model_directory(w, "other-kind", {"config.json": b'{"model_type": "gpt2"}'})
+    model_directory(w, "no-json", {"config.json": b'{"model_type": '})
+    model_directory(w, "no-tensor", {weights.rsplit("/", 1)[1]: rename_first(
+        weights, b"layers.1.mlp.up_proj", b"layers.1.mlp.xx_proj"),
+        "model.safetensors.index.json": None})
+    with open(w.path("good/checkpoint-2/config.json"), encoding="ascii") as f:
+        config = json.load(f)
+    config["intermediate_size"] += 1
+    model_directory(w, "other-shapes", {"config.json": json.dumps(config).encode()})
+    for name in ("newer", "damaged", "all-damaged"):
+        subprocess.run(["cp", "-r", w.path("good"), w.path(name)], check=True)
+    for step in (1, 2):
+        path = w.path("newer/checkpoint-%d/sheaf.json" % step)
+        content = rename_first(path, b'{"sheaf": 1,', b'{"sheaf": 9,').rsplit(b',\n "self"', 1)[0]
+        with open(path, "wb") as f:
+            f.write(content + b',\n "self": "%016x"}\n' % reader.std(content))
+    for run, steps in (("damaged", (2,)), ("all-damaged", (1, 2))):
+        for step in steps:
+            os.truncate(w.path("%s/checkpoint-%d/model-00001-of-00001.safetensors" % (run, step)),
+                        1000)
+
+
+def missing_isa():
+    """Kernels that this CPU does not have, and what the message says of them."""
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
+        flags = f.read().split()
+    for isa in ("avx2", "avx512"):
+        if isa + ("" if isa == "avx2" else "f") not in flags and os.uname().machine == "x86_64":
+            return isa, "this CPU has no"
+    return "neon", "this build has no such kernels"
+
+
+# What is wrong, options, ranks, exit status, words of the message, and those by which sheaf-train.1
+# explains it.
+BROKEN = (
+    ("ranks that are not those of mesh", {"mesh": "{dp: 3}"}, 2, 2,
+     "mesh dp=3, tp=1, pp=1 needs 3 ranks, and the job has 2", "and the job has"),
+    ("data that does not exist", {"data": "AT/none"}, 1, 2, "AT/none: No such file",
+     "No such file or directory"),
+    ("data without a byte", {"data": "AT/empty"}, 1, 1, "AT/empty: not a safetensors file",
+     "not a safetensors file"),
+    ("text as data", {"data": "AT/text"}, 1, 1, "AT/text: not a safetensors file",
+     "not a safetensors file"),
+    ("data that was cut", {"data": "AT/cut"}, 1, 1, "AT/cut: it is too short for its 5000 tokens",
+     "it is too short for its"),
+    ("data of one token", {"data": "AT/one-token"}, 1, 2, "AT/one-token: it has 1 tokens",
+     "and the smallest sample needs 2"),
+    ("tokens that the model does not have", {"data": "AT/large-ids"}, 1, 2,
+     "AT/large-ids: token 4723 is 523, and the model has a vocab_size of 523",
+     "and the model has a vocab_size of"),
+    ("data of evaluations that does not exist", {"eval-data": "AT/none"}, 1, 2,
+     "AT/none: No such file", "No such file or directory"),
+    ("fewer samples than a step", {"batch": 480, "steps": None, "epochs": 1}, 1, 2,
+     "batch 480 is above the 136 samples of 1 epochs", "so there is no step"),
+    ("a model directory without config.json", {"model": "AT/no-config", "init": "model"}, 1, 2,
+     "AT/no-config/config.json: No such file", "No such file or directory"),
+    ("a model of another kind", {"model": "AT/other-kind", "init": "model"}, 1, 1,
+     "AT/other-kind/config.json: its model_type is neither", "its model_type is neither"),
+    ("a config.json that is no JSON", {"model": "AT/no-json", "init": "model"}, 1, 1,
+     "AT/no-json/config.json: line 1: not the JSON of a model", "not the JSON of a model"),
+    ("a model without a tensor", {"model": "AT/no-tensor", "init": "model"}, 1, 1,
+     "AT/no-tensor are not those of its config.json: AT/no-tensor: no tensor",
+     "are not those of its config.json"),
+    ("a model with tensors of other shapes", {"model": "AT/other-shapes", "init": "model"}, 1, 1,
+     "AT/other-shapes are not those of its config.json: model/model.layers.0",
+     "are not those of its config.json"),
+    ("a run that is a file", {"run": "AT/text"}, 1, 2, "AT/text: creating the run directory",
+     "creating the run directory"),
+    ("a run of a newer format", {"run": "AT/newer"}, 1, 1, "AT/newer", "newer version"),
+    ("a run whose checkpoints are all damaged", {"run": "AT/all-damaged"}, 1, 1,
+     "step 2, the latest, is damaged: AT/all-damaged/checkpoint-2/model", "the latest, is damaged"),
+    ("a run with later steps", {"run": "AT/good", "resume": "none"}, 1, 2,
+     "AT/good has step 2, and the training begins with step 0",
+     "and the training begins with step"),
+    ("a step that the run does not have", {"run": "AT/good", "resume": "AT/good@7"}, 1, 2,
+     "AT/good: no step 7", "no step"),
+    ("other data than that of the checkpoint", {"run": "AT/good", "data": "AT/large-ids"}, 1, 2,
+     "data AT/large-ids, of 5000 tokens, is not the data of AT/good@2", "is not the data of"),
+    ("another model than that of the checkpoint",
+     {"run": "AT/good", "model": "train/models/t1.json"}, 1, 2,
+     "model train/models/t1.json: vocab_size differs from that in AT/good@2", "differs from"),
+    ("another optimizer than that of the checkpoint", {"run": "AT/good", "optimizer": "muon"}, 1, 2,
+     "optimizer muon: AT/good@2 was trained with adamw", "was trained with"),
+    ("a directory for moments that does not exist", {"offload": "AT/none"}, 1, 2,
+     "offload AT/none: No such file", "No such file or directory"),
+)
+
+
+def message(done):
+    """The one line that the job writes about itself."""
+    lines = [x for x in done.stderr.splitlines() if x.startswith("sheaf-train: ")]
+    return lines[0][len("sheaf-train: "):] if len(lines) == 1 else ""
+
+
+def broken_surroundings(w):
+    with open(os.path.join(ROOT, "doc/man/sheaf-train.1"), encoding="utf-8") as f:
+        diagnostics = f.read().partition(".Sh DIAGNOSTICS")[2].split(".Sh ")[0]
+    isa, words = missing_isa()
+    more = (("kernels that this computer does not have", {"isa": isa}, 1, 2, "isa %s: %s" %
+             (isa, words), words),)
+    for what, options, ranks, status, words, listed in BROKEN + more:
+        done = w.run({"run": "AT/other", **options}, ranks=ranks)
+        w.claims.check(done.returncode == status and words.replace("AT", w.at) in message(done),
+                       "%s: the training ends with a message" % what, done.returncode, done.stderr)
+        w.claims.check(listed in diagnostics, "which the manual page explains", listed)
+
+
+def not_writable(w):
+    """A run in a directory that belongs to another user."""
+    os.mkdir(w.path("read-only"))
+    os.chmod(w.path("read-only"), 0o555)
+    os.chmod(w.at, 0o755)
+    who = {"user": 65534} if os.getuid() == 0 else {}
+    try:
+        done = w.run({"run": "AT/read-only/run"}, **who)
+    except PermissionError:
+        return
+    w.claims.check(done.returncode == 2 and "read-only/run" in message(done) and
+                   "Permission denied" in message(done),
+                   "a run that cannot be written to: the training ends with a message", done.stderr)
+
+
+def in_use(w):
+    """A second job trains in the same run."""
+    first = subprocess.Popen([w.program, "run", w.config({"steps": 100000, "epochs": 100000}),
+                              "--run", w.path("shared"), "--json"], stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL, text=True, cwd=ROOT)
+    first.stdout.readline()
+    done = w.run({"run": "AT/shared"})
+    first.kill()
+    first.communicate()
+    w.claims.check(done.returncode == 2 and "shared" in message(done) and
+                   "another job has the run open for writing" in message(done),
+                   "a run in which another job trains: the training ends with a message",
+                   done.returncode, done.stderr)
+
+
+def not_a_number(w):
+    """A training that diverges, and saves after each step."""
+    done = w.run({"run": "AT/diverges", "lr": 1000, "clip": 0, "steps": 100, "save-every": 1},
+                 "--json")
+    events = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
+    last = max([e["step"] for e in events if e["event"] == "step"] + [0])
+    saved = [e["step"] for e in events if e["event"] == "saved"]
+    w.claims.check(done.returncode == 1 and ("step %d: the " % (last + 1)) in message(done) and
+                   "is not a number" in message(done) and set(saved) <= set(range(1, last + 1)) and
+                   not os.path.exists(w.path("diverges/checkpoint-%d" % (last + 1))),
+                   "NaN ends the training before a save, and the message has its step",
+                   done.returncode, done.stderr, saved, last)
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="sheaf-refused-") as at:
+        w = World(os.path.abspath(sys.argv[1]), sys.argv[2], at)
+        wrong_options(w)
+        prepare(w)
+        broken_surroundings(w)
+        not_writable(w)
+        in_use(w)
+        not_a_number(w)
+        return w.claims.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
