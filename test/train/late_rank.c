@@ -2,7 +2,8 @@
 /* Rank 2 of dp 2, tp 2 stops taking part. Rank 3 waits for it in the group of tp, and ranks 0 and 1
  * wait in the group of all ranks for both of them. Or with pp 2, tp 2 ranks 0 and 1 wait for
  * messages of ranks 2 and 3, which are in the next stage. Do all of them name rank 2? Before that,
- * rank 1 cannot go on and says so. Do the others end at once, with its reason?
+ * rank 1 cannot go on and says so. Do the others end at once, with its reason? And do groups within
+ * groups end with a message when MPI has no more tags?
  *
  * usage: mpirun -n 4 late_rank [stages] */
 #include <mpi.h>
@@ -71,9 +72,33 @@ static int end_with_rank_1(void)
 		(end.tv_sec - start.tv_sec) * 1000 < TIMEOUT_MS / 2;
 }
 
+enum { DEPTH = 12 };
+
+/* Returns whether a group within a group, and so on, is refused at some depth, and the one before
+ * that works. */
+static int runs_out_of_tags(void)
+{
+	struct tr_error err = { .rank = -1 };
+	struct tr_ranks g[DEPTH + 1];
+	uint64_t x = 1;
+	int depth = 0, rc = tr_ranks_mpi(&g[0], MPI_COMM_WORLD, TIMEOUT_MS, &err), good;
+
+	if (rc < 0)
+		return 0;
+	while (rc == 0 && depth < DEPTH) {
+		rc = tr_ranks_split(&g[depth], &g[depth + 1], 0, 1, RANKS, &err);
+		depth += rc == 0;
+	}
+	good = rc == TR_EINVAL && strstr(err.msg, "MPI_TAG_UB") && depth >= 1 &&
+		tr_allreduce(&g[depth], &x, 1, TR_SUM, &err) == 0 && x == RANKS;
+	for (; depth >= 0; depth--)
+		tr_ranks_free(&g[depth]);
+	return good;
+}
+
 int main(int argc, char **argv)
 {
-	int level, n, rank, late = -1, named[RANKS], ended, ends[RANKS], bad = 0;
+	int level, n, rank, late = -1, named[RANKS], ended, ends[RANKS], bad = 0, refused;
 	int pp = argc > 1 && strcmp(argv[1], "stages") == 0 ? 2 : 1;
 	struct tr_error err = { .rank = -1 };
 	struct tr_ranks all;
@@ -82,6 +107,7 @@ int main(int argc, char **argv)
 	MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level);
 	MPI_Comm_size(MPI_COMM_WORLD, &n);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	refused = n == RANKS && runs_out_of_tags();
 	ended = n == RANKS && end_with_rank_1();
 	MPI_Gather(&ended, 1, MPI_INT, ends, 1, MPI_INT, 0, MPI_COMM_WORLD);
 	if (n == RANKS && tr_ranks_mpi(&all, MPI_COMM_WORLD, TIMEOUT_MS, &err) == 0 &&
@@ -98,8 +124,12 @@ int main(int argc, char **argv)
 		printf("%sok %d - rank %d ends with the reason of rank 1\n", ends[r] ? "" : "not ",
 		       RANKS + r + 1, r);
 	}
-	if (rank == 0)
-		printf("1..%d\n", 2 * RANKS);
+	if (rank == 0) {
+		bad += !refused;
+		printf("%sok %d - groups are refused when MPI has no more tags\n", refused ? "" :
+		       "not ", 2 * RANKS + 1);
+		printf("1..%d\n", 2 * RANKS + 1);
+	}
 	MPI_Finalize();
 	return bad != 0;
 }

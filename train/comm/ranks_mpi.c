@@ -11,6 +11,7 @@
  * message with bytes on the same communicator. They then stop waiting, too. */
 #include "ranks_mpi.h"
 
+#include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@
 #include "clock.h"
 
 /* LAST_WORD_MS: how long a rank that gives up waits until its last messages are done */
-enum { MESSAGE_MAX = 1 << 30, LAST_WORD_MS = 200 };
+enum { MESSAGE_MAX = 1 << 30, LAST_WORD_MS = 200, SPLITS_MAX = 15 };
 
 /* A message of tr_send, or a part of one, that may still be under way. Its bytes are a copy. */
 struct sent {
@@ -38,6 +39,7 @@ struct mpi_ranks {
 	int rank, n;
 	int first, stride;              /* rank i has rank first + i * stride in comm */
 	int tag;
+	int tag_max;                    /* of MPI: MPI_TAG_UB */
 	int splits;                     /* sub-groups that were made */
 	int is_sub;                     /* the group that this is part of owns the first four */
 	int is_crowded;                 /* this node has more ranks than cores for them */
@@ -380,6 +382,18 @@ static int channel_tag(const struct mpi_ranks *m, int channel)
 	return TR_CHANNELS * m->tag + channel;
 }
 
+/* Fails if MPI does not have the tags of a group. They are the same on all ranks. */
+static int check_tags(int64_t tag, int tag_max, struct tr_error *err)
+{
+	int64_t last = TR_CHANNELS * (tag + 1) - 1;
+
+	if (last <= tag_max)
+		return 0;
+	return tr_fail(err, TR_EINVAL, "tags of this MPI end at %d (MPI_TAG_UB), and a group "
+		       "of ranks needs them up to %" PRId64 "; use Open MPI or MPICH", tag_max,
+		       last);
+}
+
 /* Releases the copies of the messages that are not under way any more. */
 static void reap(struct sent *s)
 {
@@ -518,13 +532,19 @@ static void free_mpi(void *arg)
 static void set_group(struct tr_ranks *g, struct mpi_ranks *m);
 
 /* All ranks of the group split it in the same order, so they number the tags alike. There are tags
- * for 15 sub-groups of a group. */
+ * for SPLITS_MAX sub-groups of a group. */
 static int split_mpi(void *arg, struct tr_ranks *sub, int first, int stride, int n,
 		     struct tr_error *err)
 {
-	struct mpi_ranks *m = arg, *s = calloc(1, sizeof(*s));
+	struct mpi_ranks *m = arg, *s;
+	int rc = check_tags(16 * (int64_t)m->tag + SPLITS_MAX, m->tag_max, err);
 
+	if (rc == 0 && m->splits == SPLITS_MAX)
+		rc = tr_fail(err, TR_EBUG, "a group has more than %d sub-groups", SPLITS_MAX);
+	if (rc < 0)
+		return rc;
 	m->splits++;
+	s = calloc(1, sizeof(*s));
 	if (!s)
 		return tr_fail(err, TR_ENOMEM, "no memory for a sub-group of %d ranks", n);
 	*s = (struct mpi_ranks){ .comm = m->comm, .waiting = m->waiting,
@@ -532,7 +552,8 @@ static int split_mpi(void *arg, struct tr_ranks *sub, int first, int stride, int
 				 .rank = (m->rank - first) / stride,
 				 .first = m->first + first * m->stride,
 				 .stride = stride * m->stride, .tag = 16 * m->tag + m->splits,
-				 .is_sub = 1, .is_crowded = m->is_crowded };
+				 .tag_max = m->tag_max, .is_sub = 1,
+				 .is_crowded = m->is_crowded };
 	set_group(sub, s);
 	return 0;
 }
@@ -565,9 +586,24 @@ static int is_node_crowded(MPI_Comm comm)
 	return rc == MPI_SUCCESS && CPU_COUNT(&all) < ranks;
 }
 
+/* Sets the largest tag. MPI says 32767 at least. */
+static int find_tags(struct mpi_ranks *m, struct tr_error *err)
+{
+	int *most, is_set;
+
+	if (MPI_Comm_get_attr(m->comm, MPI_TAG_UB, &most, &is_set) != MPI_SUCCESS || !is_set)
+		return tr_fail(err, TR_ELOST, "MPI does not say which tags it has; see its log");
+	m->tag_max = *most;
+	/* tell() sends the number of a rank and 1. */
+	return m->n > m->tag_max ? tr_fail(err, TR_EINVAL, "tags of this MPI end at %d "
+		"(MPI_TAG_UB), which is too few for %d ranks; use Open MPI or MPICH", m->tag_max,
+		m->n) : check_tags(m->tag, m->tag_max, err);
+}
+
 int tr_ranks_mpi(struct tr_ranks *g, MPI_Comm comm, int timeout_ms, struct tr_error *err)
 {
 	struct mpi_ranks *m = calloc(1, sizeof(*m));
+	int rc;
 
 	if (!m)
 		return tr_fail(err, TR_ENOMEM, "no memory for the communicator");
@@ -596,6 +632,11 @@ int tr_ranks_mpi(struct tr_ranks *g, MPI_Comm comm, int timeout_ms, struct tr_er
 	m->is_crowded = is_node_crowded(m->comm);
 	m->stride = 1;
 	m->tag = 1;
+	rc = find_tags(m, err);
+	if (rc < 0) {
+		free_mpi(m);
+		return rc;
+	}
 	set_group(g, m);
 	g->all_rank = m->rank;
 	g->timeout_ms = timeout_ms;
