@@ -10,6 +10,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import struct
 import subprocess
@@ -484,6 +485,27 @@ def readers(w, want):
                            "a rank that does not find the data is named", job.err)
 
 
+def opened(w):
+    """Which of 8 ranks open the data? strace says it, where it is installed."""
+    strace = shutil.which("strace")
+    trace = w.run("trace")
+    if not strace or subprocess.run([strace, "-o", trace, "true"],
+                                    capture_output=True).returncode:
+        return
+    job = command(w.program, w.mpirun, 1, w.config, "--run", w.run("opened"), "--mesh",
+                  "tp=2,pp=4", "--steps", 3, "--warmup", 0)
+    shell = 'exec "%s" -f -e trace=openat -o "%s.$OMPI_COMM_WORLD_RANK" "$@"' % (strace, trace)
+    done = subprocess.run([w.mpirun] + MPI_ARGS + ["-n", "8", "sh", "-c", shell, "sh"] + job,
+                          capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL,
+                          timeout=240)
+    ranks = []
+    for rank in range(8):
+        with open("%s.%d" % (trace, rank), encoding="utf-8", errors="replace") as f:
+            ranks += [rank] if "data.safetensors" in f.read() else []
+    w.claims.check(done.returncode == 0 and ranks == [0, 6],
+                   "only two of 8 ranks of pp 4, tp 2 open the data", ranks, done.stderr)
+
+
 def stopped(w):
     """Rank 3 is stopped. The others end with its number, and rank 0 writes that as an event."""
     process = subprocess.Popen(command(w.program, w.mpirun, 4, w.config, "--run", w.run("stopped"),
@@ -606,6 +628,7 @@ def main():
         averages(w)
         refused(w)
         readers(w, want)
+        opened(w)
         stopped(w)
         unset(w)
         kill(w, want, seed)

@@ -331,7 +331,7 @@ TEST(the_average_of_a_checkpoint_is_evaluated_and_missed_if_there_is_none)
 		CHECK(strncmp(losses(), want, strlen(want)) != 0);
 		rmtree("whole/run");
 	}
-	train_on(2, "whole/run", "2", "");
+	train_on(2, "whole/run", "2", "ema: 0");
 	CHECK_RC(evaluate_on(2, "whole/run", "{ema: 0.5, eval-ema: true, eval-data: whole/eval}",
 			     rank), TR_ENOENT, &rank[0].err);
 	CHECK(strstr(rank[0].err.msg, "whole/run@2 has no average of the weights") != NULL);
