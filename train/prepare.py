@@ -30,6 +30,7 @@ import sys
 QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
         r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 BATCH_CHARACTERS = 1 << 20              # that are tokenized at once
+LINE_MAX = 256 << 20                    # bytes of a line of JSONL
 
 
 class Bad(Exception):
@@ -84,9 +85,12 @@ def documents(paths):
             if not path.endswith((".jsonl", ".ndjson")):
                 yield None, decode(f.read(), path)
                 continue
-            for i, line in enumerate(f, 1):
+            for i, line in enumerate(iter(lambda: f.readline(LINE_MAX + 1), b""), 1):
+                where = "%s: line %d" % (path, i)
+                if len(line) > LINE_MAX:
+                    raise Bad("%s has more than %d bytes; make several documents of it, or a file "
+                              "of text" % (where, LINE_MAX))
                 if line.strip():
-                    where = "%s: line %d" % (path, i)
                     yield parse(decode(line, where), where)
 
 

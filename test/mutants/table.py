@@ -2509,6 +2509,8 @@ gullible("other_inputs_continued", "a token file is continued with other inputs"
 bug("line_cut_at_a_chunk", "a chunk begins in the middle of a line",
     "data/dataprep.c:find_line", "int c = 0;", "int c = MUTANT ? '\\n' : 0;",
     PREP + "any_number_of_threads")
+blind("long_line_taken", "a line of JSONL is read however long it is",
+      "data/dataprep.c:work_on_lines", "n > most", PREP + "a_line_that_is_too_long")
 bug("failed_save_is_last", "after a save that failed the training ends as if it were saved",
     "run/trainsave.c:take_save", "j->last_saved = j->committed;",
     "j->last_saved = MUTANT ? j->t.step : j->committed;",

@@ -248,6 +248,50 @@ TEST(a_line_that_is_no_document_is_named_with_what_is_wrong)
 	rmtree("prep");
 }
 
+/* Returns how many bytes this process has read, or 0 if the system does not tell. */
+static long long bytes_read(void)
+{
+	FILE *f = fopen("/proc/self/io", "re");
+	long long n = 0;
+
+	if (f && fscanf(f, "rchar: %lld", &n) != 1)
+		n = 0;
+	if (f)
+		fclose(f);
+	return n;
+}
+
+/* It is not read to its end: behind it are zeros without blocks. */
+TEST(a_line_that_is_too_long_is_named_and_not_read_to_its_end)
+{
+	static const char *const lines[] = { "prep/long.jsonl" };
+	struct tr_prepare p = { .in = lines, .n = 1, .out = "prep/o", .jobs = 2, .chunk = 64,
+				.line_max = 1 << 17 };
+	struct tr_prepared made;
+	struct tr_error err;
+	long long before;
+	FILE *f;
+
+	prepare();
+	for (int longer = 0; longer < 2; longer++) {
+		f = fopen(lines[0], "wb");
+		CHECK(f && fputs("{\"text\": \"a\"}\n\n", f) >= 0);
+		CHECK(fprintf(f, "{\"text\": \"%0*d\"}\n", (1 << 17) - 13 + longer, 1) ==
+		      (1 << 17) + longer);
+		CHECK_INT(fclose(f), 0);
+		if (longer)
+			CHECK_INT(truncate(lines[0], 1 << 28), 0);
+		p.chunk = longer ? 1 << 27 : 64;
+		p.jobs = longer ? 1 : 2;
+		before = bytes_read();
+		CHECK_INT(tr_prepare_bytes(&p, &made, &err), longer ? TR_EINVAL : 0);
+		CHECK(!longer || bytes_read() - before < 1 << 22);
+	}
+	CHECK(strstr(err.msg, "prep/long.jsonl: line 3 has more than 131072 bytes") != NULL);
+	CHECK_INT(access("prep/o.part-log", F_OK), -1);
+	rmtree("prep");
+}
+
 TEST(inputs_that_cannot_be_used_are_refused)
 {
 	static const char *const folder[] = { "prep/a.txt", "prep" };
@@ -260,19 +304,6 @@ TEST(inputs_that_cannot_be_used_are_refused)
 	make_fails_without(in, 4, "prep/a.txt/more", "run the same command again");
 	make_fails(in, 2, "prep/none/more", TR_ENOENT, "prep/none/more.part-log");
 	rmtree("prep");
-}
-
-/* Returns how many bytes this process has read, or 0 if the system does not tell. */
-static long long bytes_read(void)
-{
-	FILE *f = fopen("/proc/self/io", "re");
-	long long n = 0;
-
-	if (f && fscanf(f, "rchar: %lld", &n) != 1)
-		n = 0;
-	if (f)
-		fclose(f);
-	return n;
 }
 
 TEST(a_line_of_many_chunks_is_read_no_more_than_a_few_times)

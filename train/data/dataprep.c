@@ -19,7 +19,8 @@
 #include "jsonline.h"
 #include "preplog.h"
 
-enum { CHUNK_BYTES = 8 << 20, AT_ONCE = 1 << 16, TOKEN_BYTES = 2, BEGIN_BYTES = 8 };
+enum { CHUNK_BYTES = 8 << 20, LINE_MAX_BYTES = 256 << 20, AT_ONCE = 1 << 16, TOKEN_BYTES = 2,
+       BEGIN_BYTES = 8 };
 
 /* Where a chunk writes: its next token, and the next document that begins in it. */
 struct place {
@@ -334,20 +335,24 @@ static int work_on_lines(struct worker *w, const struct tr_chunk *c, struct tr_c
 	FILE *f = fopen(name, "rbe");
 	int rc = f ? 0 : failed(name, err);
 	int64_t at = f ? find_line(f, c->from, c->to) : 0;
+	const int64_t most = w->p->o->line_max ? w->p->o->line_max : LINE_MAX_BYTES;
 	char *line = NULL;
 	size_t room = 0;
 
 	while (rc == 0 && at < c->to) {
-		ssize_t n;
+		int64_t n = tr_line_get(f, &line, &room, most);
 
-		errno = 0;
-		n = getline(&line, &room, f);
-		if (n < 0) {
-			rc = errno == ENOMEM ? tr_fail(err, TR_ENOMEM, "%s: no memory for a line",
-						       name) : ferror(f) ? failed(name, err) : 0;
+		if (n == 0)
 			break;
-		}
-		rc = work_on_line(w, c, at, line, (size_t)n, done, err);
+		if (n < 0)
+			rc = errno == ENOMEM ? tr_fail(err, TR_ENOMEM, "%s: no memory for a line",
+						       name) : failed(name, err);
+		else if (n > most)
+			rc = tr_fail(err, TR_EINVAL, "%s: line %" PRId64 " has more than %" PRId64
+				     " bytes; make several documents of it, or a file of text",
+				     name, lines_before(name, at) + 1, most);
+		else
+			rc = work_on_line(w, c, at, line, (size_t)n, done, err);
 		at += n;
 	}
 	if (f)

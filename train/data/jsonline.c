@@ -1,8 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "jsonline.h"
 
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+int64_t tr_line_get(FILE *f, char **line, size_t *room, int64_t most)
+{
+	size_t n = 0;
+	int c = 0;
+
+	while (c != '\n' && n <= (size_t)most && (c = getc_unlocked(f)) != EOF) {
+		if (n == *room) {
+			size_t size = *room ? 2 * *room : 1 << 16;
+			char *more = realloc(*line, size);
+
+			if (!more)
+				return -1;
+			*line = more;
+			*room = size;
+		}
+		(*line)[n++] = (char)c;
+	}
+	return ferror(f) ? -1 : (int64_t)n;
+}
 
 static int is_blank(const char *line, size_t n)
 {

@@ -4,6 +4,7 @@
 #define JSONLINE_H
 #include <jansson.h>
 #include <stddef.h>
+#include <stdio.h>
 
 struct tr_jsonline {
 	/* The text of the document: the prompt, which may be empty, and what comes after it. */
@@ -14,6 +15,10 @@ struct tr_jsonline {
 	char why[JSON_ERROR_TEXT_LENGTH + 80]; /* of a line that is not a document */
 };
 
+/* Reads the bytes of the next line into *line, as getline does, but not more than `most` and one.
+ * Returns their number: above `most` if the line is longer, and 0 at the end of the file. -1: errno
+ * says why. *line and *room have been NULL and 0 before the first call; the caller frees *line. */
+int64_t tr_line_get(FILE *f, char **line, size_t *room, int64_t most);
 /* Reads a line. The document is valid until tr_jsonline_release, which must follow. Returns 1 if
  * the line is a document, 0 if it is blank, and -1 otherwise; then l->why says why it is none. */
 int tr_jsonline_read(struct tr_jsonline *l, const char *line, size_t n);
