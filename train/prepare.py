@@ -14,12 +14,16 @@ TOKENIZER  a tokenizer.json of Hugging Face, or a file *.tiktoken of ranks, such
 --pattern  how text is split before the ranks are used (default: the pattern of Qwen)
 -j         threads (default: all cores)
 
+Until FILE is whole, its parts are in a directory FILE.part. A call that is killed leaves it, and
+the next one begins anew, in the same directory; `sheaf-train data` goes on instead.
+
 It needs the Python package tokenizers. In text, tokenizer.json finds special tokens, as it does in
 transformers; ranks do not. A prompt and its response are tokenized apart.
 """
 import argparse
 import array
 import base64
+import fcntl
 import heapq
 import json
 import os
@@ -192,14 +196,35 @@ class Ranks:
 
 # ---- the file ----
 
-def check_names(inputs, written):
-    """Refuses to write OUT and its parts where an input is, or something that is not a file."""
-    for path in written:
-        part_is_link = os.path.islink(path) and path != written[0]
-        if part_is_link or os.path.exists(path) and not os.path.isfile(path):
-            raise Bad("%s: it exists and is not a file; write to another file" % path)
+PARTS = ("tokens", "mask", "whole")     # the files in the directory of the parts
+
+
+def check_names(inputs, out, folder):
+    """Refuses to write OUT and its parts where an input is, or something that is not a file, or
+    that no earlier call has left."""
+    for path in [out] + [os.path.join(folder, name) for name in PARTS]:
         if os.path.exists(path) and any(os.path.samefile(path, i) for i in inputs):
             raise Bad("%s: it is an input, too; write to another file" % path)
+    if os.path.exists(out) and not os.path.isfile(out):
+        raise Bad("%s: it exists and is not a file; write to another file" % out)
+    if os.path.lexists(folder) and (
+            os.path.islink(folder) or not os.path.isdir(folder) or
+            any(e.name not in PARTS or not e.is_file(follow_symlinks=False)
+                for e in os.scandir(folder))):
+        raise Bad("%s: it is in the way, and no earlier call has left it; move it, or write to "
+                  "another file" % folder)
+
+
+def lock(folder):
+    """Makes the directory, and keeps other calls out of it until this process ends."""
+    os.makedirs(folder, exist_ok=True)
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise Bad("%s: another call is writing there; wait for it, or write to another file" %
+                  folder) from None
+    return fd
 
 
 class Writer:
@@ -210,8 +235,10 @@ class Writer:
         self.path, self.name, self.end = path, name, tokenizer.end
         self.kind = "H" if tokenizer.size <= 1 << 16 else "I"
         self.begins, self.n, self.masked = array.array("q"), 0, False
-        self.parts = [path + ".part-tokens", path + ".part-mask", path + ".part"]
-        check_names(inputs, [path] + self.parts)
+        self.folder = path + ".part"
+        check_names(inputs, path, self.folder)
+        self.lock = lock(self.folder)
+        self.parts = [os.path.join(self.folder, name) for name in PARTS]
         self.tokens, self.mask = (open(p, "wb") for p in self.parts[:2])
 
     def put(self, ids, counts):
@@ -265,6 +292,8 @@ class Writer:
         for part in self.parts:
             if os.path.exists(part):
                 os.unlink(part)
+        os.rmdir(self.folder)
+        os.close(self.lock)
 
 
 def put_batch(writer, tokenizer, batch):

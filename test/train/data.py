@@ -205,7 +205,8 @@ def prepare_refuses(w):
 
 
 def prepare_keeps_inputs(w):
-    for name in "kept", "kept.part", "kept.part-tokens", "kept.part-mask":
+    os.mkdir(w.path("kept.part"))
+    for name in "kept", "kept.part/tokens", "kept.part/mask", "kept.part/whole":
         given = w.write(name, "text")
         done = w.prepare([w.path("plain.txt"), given], "kept", "--tokenizer", w.path("bytes.json"))
         with open(given, encoding="utf-8") as f:
@@ -214,13 +215,52 @@ def prepare_keeps_inputs(w):
                            "file\n" % given, "prepare.py overwrites no input %s" % name,
                            done.stderr)
         os.unlink(given)
-    os.symlink("plain.txt", w.path("kept.part"))
+    os.rmdir(w.path("kept.part"))
     os.mkfifo(w.path("other"))
-    for out, name in ("kept", "kept.part"), ("other", "other"):
-        done = w.prepare([w.path("lines.jsonl")], out, "--tokenizer", w.path("bytes.json"))
-        w.claims.check(done.returncode == 2 and done.stderr == "prepare.py: %s: it exists and is "
-                       "not a file; write to another file\n" % w.path(name),
-                       "prepare.py does not write through %s" % name, done.stderr)
+    done = w.prepare([w.path("lines.jsonl")], "other", "--tokenizer", w.path("bytes.json"))
+    w.claims.check(done.returncode == 2 and done.stderr == "prepare.py: %s: it exists and is "
+                   "not a file; write to another file\n" % w.path("other"),
+                   "prepare.py does not write through other", done.stderr)
+
+
+def prepare_keeps_what_others_left(w):
+    part = w.path("mine.part")
+
+    def refuses(what):
+        done = w.prepare([w.path("lines.jsonl")], "mine", "--tokenizer", w.path("bytes.json"))
+        w.claims.check(done.returncode == 2 and done.stderr == "prepare.py: %s: it is in the way, "
+                       "and no earlier call has left it; move it, or write to another file\n" %
+                       part and os.path.lexists(part), "prepare.py keeps %s" % what, done.stderr)
+
+    w.write("mine.part", "a file of another program")
+    refuses("a file of another program")
+    os.unlink(part)
+    os.symlink(w.at, part)
+    refuses("what a link leads to")
+    os.unlink(part)
+    os.mkdir(part)
+    w.write("mine.part/notes", "text")
+    refuses("a directory of another program")
+    os.unlink(w.path("mine.part/notes"))
+    w.write("mine.part/tokens", "what a call that was killed has left, and more of it " * 10000)
+    done = w.prepare([w.path("lines.jsonl")], "mine", "--tokenizer", w.path("bytes.json"))
+    other = w.prepare([w.path("lines.jsonl")], "fresh", "--tokenizer", w.path("bytes.json"))
+    w.claims.check(done.returncode == other.returncode == 0 and not os.path.exists(part) and
+                   w.read("mine") == w.read("fresh"),
+                   "prepare.py begins anew where a call was killed", done.stderr, other.stderr)
+
+
+def prepare_is_alone(w):
+    """The first call waits for its input, which is a pipe."""
+    os.mkfifo(w.path("slow"))
+    first = subprocess.Popen([sys.executable, PREPARE, w.path("slow"), "-o", w.path("both"),
+                              "--tokenizer", w.path("bytes.json")], stdout=subprocess.DEVNULL)
+    with open(w.path("slow"), "w", encoding="ascii") as f:
+        done = w.prepare([w.path("plain.txt")], "both", "--tokenizer", w.path("bytes.json"))
+        f.write("some text")
+    w.claims.check(done.returncode == 2 and "another call is writing there" in done.stderr and
+                   first.wait() == 0 and len(w.read("both")["tokens"]) == 10,
+                   "two calls of prepare.py do not write the same file", done.stderr)
 
 
 def main():
@@ -239,6 +279,8 @@ def main():
         of_a_tokenizer(w, files, want)
         prepare_refuses(w)
         prepare_keeps_inputs(w)
+        prepare_keeps_what_others_left(w)
+        prepare_is_alone(w)
         return w.claims.end()
 
 
