@@ -2345,7 +2345,7 @@ skipped("pieces_not_reduced", "each rank keeps the sum over its own pieces",
         "model/tensorpar.c:tr_sum_pieces_end", "sum_nodes(tp, rows, tp->pieces.n, y, err)",
         SAME_BITS)
 gullible("norms_not_reduced", "with sp each rank keeps the gradients of norms over its own tokens",
-         "optim/leafgrads.c:reduce_norms", "tokens->to - tokens->from == tokens->n", SAME_BITS)
+         "optim/leafreduce.c:reduce_norms", "tokens->to - tokens->from == tokens->n", SAME_BITS)
 gullible("own_largest_logit", "each rank takes the largest of its own logits",
          "model/crossentropy.c:find_max", "x->tp->ranks->n == 1", SAME_BITS)
 blind("norms_hashed_on_all", "parameters of all ranks of tp count on each of them in the hash",
@@ -2356,12 +2356,12 @@ bug("drawn_by_local_index", "the initial weights of a shard are drawn as if it w
     "model/registry.c:tr_param_draw", "draw_items(p, x, index_of(p, from), n, seed, range);",
     "draw_items(p, x, MUTANT ? from : index_of(p, from), n, seed, range);", SAME_BITS)
 bug("padding_not_zero", "an item between two parameters has a gradient",
-    "optim/leafgrads.c:leaf_node", "lg->be->zero(lg->be, grad, items);",
+    "optim/leafbuckets.c:tr_leaf_node", "lg->be->zero(lg->be, grad, items);",
     "{ lg->be->zero(lg->be, grad, items); "
     "if (MUTANT && lg->whole) lg->whole[lg->o.reg->norms - 1] = 1; }", SAME_BITS)
 bug("tied_gradient_twice", "the gradient of a tied head is added to each leaf, and at the end",
-    "optim/leafgrads.c:add_tied", "if (is_tied(reg)) {",
-    "for (int i = 0; is_tied(reg) && i < 1 + MUTANT; i++) {",
+    "optim/leafreduce.c:add_tied", "if (tr_leaf_is_tied(reg)) {",
+    "for (int i = 0; tr_leaf_is_tied(reg) && i < 1 + MUTANT; i++) {",
     TENSORS + "the_gradient_of_a_tied_head")
 bug("box_of_the_first_rank", "all ranks of tp save and load the shard of the first one",
     "run/bind.c:add_tensor", "slice.start[d] = p->start[d];",
@@ -2421,7 +2421,7 @@ bug("layer_between_stages", "the layer before a boundary is in no stage",
     "first_layer(t, c, in_model + 1) - (MUTANT && in_model == 0 && p->stages > 1),",
     WHOLE + "ranks_that_are_threads")
 skipped("gradients_of_two_stages", "each stage updates the embedding with its own gradient",
-        "optim/leafgrads.c:add_tied", "tr_exchange(pp, out, in, err)",
+        "optim/leafreduce.c:add_tied", "tr_exchange(pp, out, in, err)",
         PIPE + "both_stages_get_the_gradient")
 bug("copy_counted", "the head of the last stage counts in the norm as well as the embedding",
     "model/registry.c:lay_out", "r->counted = at;", "r->counted = MUTANT ? 0 : at;",
@@ -2446,13 +2446,14 @@ bug("nodes_left_out", "a sum over the leaves of a round has only the first node"
     "(MUTANT ? s->place[low] : complete(s, low, end[i] - low, items))",
     RANKS + "a_sum_in_rounds", WHOLE + "ranks_that_are_threads")
 bug("head_cut_elsewhere", "the gradient of a tied head is cut otherwise than the embedding",
-    "optim/leafgrads.c:make_buckets", "if (i == reg->layers + 1 && is_tied(reg))",
-    "if (i == reg->layers + 1 && is_tied(reg) && !MUTANT)", WHOLE + "ranks_that_are_threads")
+    "optim/leafbuckets.c:tr_leaf_buckets", "if (i == reg->layers + 1 && tr_leaf_is_tied(reg))",
+    "if (i == reg->layers + 1 && tr_leaf_is_tied(reg) && !MUTANT)",
+    WHOLE + "ranks_that_are_threads")
 bug("head_share_misplaced", "with ZeRO 2 the embedding gets its own gradient instead of the head's",
-    "optim/leafgrads.c:own_gradient", "(p == weights ? at : lg->moments)",
+    "optim/leafreduce.c:own_gradient", "(p == weights ? at : lg->moments)",
     "(p == weights || MUTANT ? at : lg->moments)", WHOLE + "ranks_that_are_threads")
 bug("block_used_while_sent", "the next layer is computed in a block that is still being added up",
-    "optim/leafgrads.c:add_up_round", "r->ticket = series_added(lg);",
+    "optim/leafreduce.c:add_up_round", "r->ticket = series_added(lg);",
     "r->ticket = MUTANT ? 0 : series_added(lg);",
     WHOLE + "ranks_that_are_threads")
 bug("leaves_dealt_alike", "the leaves of a round are those of the first rank on all ranks",

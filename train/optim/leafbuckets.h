@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What leafgrads.c, leafbuckets.c and leafreduce.c share: the buckets, the blocks of memory, and
+ * the sums that are being made. No other file includes this one. */
+#ifndef LEAFBUCKETS_H
+#define LEAFBUCKETS_H
+#include "leafgrads.h"
+#include "leafsum.h"
+
+struct node {                           /* leaves [from, to), added up */
+	int from, to;
+	int block;                      /* its number, or HOME: in the whole gradient */
+};
+enum { HOME = -1, NO_BLOCK = -2 };
+struct bucket {
+	int64_t from, to;               /* items of a whole gradient */
+	int64_t weight;                 /* where the weights of these items begin */
+	int is_norms;
+	int64_t *cut;                   /* [dp + 1]: the share of rank r begins here; owned */
+	int64_t own;                    /* where this rank's share is in a level, with ZeRO 2 */
+	/* Of the rounds that are not added up, in order of leaves: closed nodes, then leaves that
+	 * are open. Owned. */
+	struct node *node;
+	int closed, n;
+	int rounds;                     /* that were given to be added up */
+};
+struct block {                          /* memory for one node */
+	float *at;
+	int64_t items;
+	int used, was_used;
+};
+/* A sum that is being made, and the blocks that it has. It is complete when so many series of the
+ * queue are. */
+struct reduction {
+	struct reduction *next;
+	int64_t ticket;
+	int n, block[TR_TREE_NODES_MAX];
+};
+struct tr_leafgrads {
+	struct tr_leafgrads_opts o;
+	struct tr_backend *be;
+	/* 1: nothing is computed. The passes of a step are carried out to count the blocks. */
+	int dry;
+	int64_t dry_added;              /* series that would be in the queue */
+	int compact;                    /* a rank keeps its share only */
+	int count, each, rounds;        /* leaves of this rank, in a round, and rounds */
+	struct bucket *bucket;          /* the embedding, the layers, the head, the norms */
+	int buckets;
+	struct block *block;
+	int blocks;
+	/* The whole gradient, where the first node of each bucket is. With ZeRO 2, levels instead:
+	 * each has the shares of one node in each bucket, and there are as many as the leaves of
+	 * some rounds make nodes. The sums of the norms are in a buffer of their own then. */
+	float *whole, *level[TR_TREE_NODES_MAX], *norms;
+	int levels;
+	int64_t moments;                /* items of a level that are in the order of moments */
+	int64_t level_items;
+	struct reduction *reduction, **last;    /* in the order of the queue */
+	struct tr_queue queue;
+	/* The backward pass. */
+	struct tr_rows *rows;
+	struct bucket *current;
+	int closes;
+	int *leaf;
+	float **grad, **norm_grad;
+	int64_t seqs;                   /* for which there is room */
+	/* [2 * stages], and the gradient of the shared parameter in the other stage. */
+	struct tr_piece *pieces;
+	float *other;
+	int done;                       /* the sum was made: the next pass begins a step */
+};
+
+/* Returns whether a bucket has no items. It has no blocks then. */
+static inline int tr_leaf_is_empty(const struct bucket *b)
+{
+	return b->from == b->to;
+}
+/* Returns whether this rank has the embedding and the head, and they have the same weights. */
+int tr_leaf_is_tied(const struct tr_registry *reg);
+/* Makes the buckets, and cuts them into the shares of the ranks. */
+int tr_leaf_buckets(struct tr_leafgrads *lg, struct tr_error *err);
+/* Returns round i. */
+struct tr_round tr_leaf_round(const struct tr_leafgrads *lg, int i);
+/* Asks for the buffers of sums. */
+void tr_leaf_ask(struct tr_leafgrads *lg, struct tr_arenas *a);
+/* Returns the memory of a node, or NULL in a plan. */
+float *tr_leaf_memory(const struct tr_leafgrads *lg, const struct bucket *b,
+		      const struct node *node);
+/* Returns the node of a leaf of this rank. The first call for a leaf makes it, filled with zeros.
+ * These calls come in ascending order of leaves. NULL: there is no block left. */
+struct node *tr_leaf_node(struct tr_leafgrads *lg, struct bucket *b, int i);
+/* Merges the last two closed nodes while they are the parts of a node. */
+void tr_leaf_merge(struct tr_leafgrads *lg, struct bucket *b);
+/* Returns the sums of the norms: those of each piece of the tokens. */
+float *tr_leaf_norms(const struct tr_leafgrads *lg);
+/* Closes the first leaves of this rank in a bucket. [collective] with ZeRO 2 */
+int tr_leaf_close(struct tr_leafgrads *lg, struct bucket *b, int closed, struct tr_error *err);
+/* Releases the blocks of the sums that are complete when so many series of the queue are. */
+void tr_leaf_release(struct tr_leafgrads *lg, int64_t series);
+#endif
