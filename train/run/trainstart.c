@@ -260,8 +260,8 @@ static int begin_average(struct tr_job *j, struct tr_error *err)
 	if (!j->t.averaged || tr_store_has_average(j->store))
 		return 0;
 	if (j->evaluates && j->o->eval_ema)
-		return tr_fail(err, TR_ENOENT, "%s has no average of the weights; leave eval-ema "
-			       "out", tr_store_found(j->store));
+		return tr_fail(err, TR_ENOENT, "%s has no average of the weights; use another "
+			       "checkpoint, or leave eval-ema out", tr_store_found(j->store));
 	tr_trainer_average(&j->t);
 	if (j->progress.found)
 		list_as_changed(j, "ema");
