@@ -100,7 +100,8 @@ static int check_options(const struct cli_args *a)
 	static const struct { const char *name, *makes; } formats[] = { { "hf", NULL },
 		{ "torch", "one file" }, { "dcp", NULL }, { "npz", "one file" },
 		{ "paddle", "one file" }, { "paddle-uc", NULL }, { "paddle-fc", NULL },
-		{ "deepspeed-universal", "a file for each tensor" }, { "gguf", "one file" } };
+		{ "deepspeed-universal", "a file for each tensor" }, { "gguf", "one file" },
+		{ "megatron", NULL } };
 	const char *format = cli_value(a, "format"), *makes = NULL;
 	bool known = false;
 	char hint[80];
@@ -113,7 +114,7 @@ static int check_options(const struct cli_args *a)
 	if (format && !known)
 		return cli_usage(a, "--format", "no such format",
 		                 "hf, torch, dcp, npz, paddle, paddle-uc, paddle-fc, "
-		                 "deepspeed-universal, gguf");
+		                 "deepspeed-universal, gguf, megatron");
 	if (cli_flag(a, "max-shard-size") && makes) {
 		snprintf(hint, sizeof(hint), "--format %s makes %s", format, makes);
 		return cli_usage(a, "--max-shard-size", "does not go with --format", hint);
@@ -245,6 +246,9 @@ const struct cli_verb cli_convert = {
 		"  gguf   one file for llama.cpp, of the types F32, F16 and BF16: Llama, Mistral,\n"
 		"         Qwen2 or Qwen3, with the tokenizer beside SRC. Tensors with names of\n"
 		"         Hugging Face are mapped: --map is not needed\n"
+		"  megatron\n"
+		"         a checkpoint of Megatron-Core (torch_dist) as Megatron-LM has it. See\n"
+		"         --map for its names. With --all also master_weights and optimizer\n"
 		"Nothing in SRC is executed. No tensor is in memory as a whole: memory is used\n"
 		"for the buffers and the list of tensors only.\n\n"
 		"The checksums of SRC are compared if it has any, and all files are read back\n"

@@ -320,7 +320,11 @@ struct sheaf_export {
 	 *   F32. Its metadata come from config.json and the tokenizer, which are attached to the
 	 *   checkpoint or lie beside it. The tensors must have the names of llama.cpp, as
 	 *   sheaf_checkpoint_map gives them with the map llama-hf-gguf, qwen2-hf-gguf or
-	 *   qwen3-hf-gguf. file_bytes_max must be 0. */
+	 *   qwen3-hf-gguf. file_bytes_max must be 0.
+	 * - "megatron": a directory of Megatron-LM with one checkpoint of Megatron-Core in
+	 *   torch_dist, in the folder iter_<number of the step>, or release without one.
+	 *   Families "model", "master_weights" and "optimizer" get the names that Megatron-Core has
+	 *   for them; others are refused. */
 	const char *format;
 	int32_t all_families;           /* not 0: all families that the format can have are written:
 	                                 * each as a dictionary of its own under its name, or as

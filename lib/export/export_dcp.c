@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include "dcp_write.h"
 #include "err.h"
 #include "export_place.h"
 #include "torch_write.h"
@@ -35,8 +36,8 @@ static uint64_t add_item(struct shf_export_plan *plan, uint32_t f, uint64_t at, 
 	return end;
 }
 
-static int dcp_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
-                     const struct shf_export_opts *opts, struct sheaf_error *err)
+int shf_dcp_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
+                  const struct shf_export_opts *opts, const char *folder, struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;
 	uint32_t *order = shf_export_by_source(plan, step, err);
@@ -49,16 +50,22 @@ static int dcp_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step
 	n = shf_export_divide(plan, order, opts->file_bytes_max, ITEM_MOST);
 	rc = shf_export_files_make(plan, n, true, err);
 	for (uint32_t f = 0; f < n && rc == 0; f++) {
-		char text[40], *name;
+		char text[100], *name;
 		uint64_t at = 0;
 
-		snprintf(text, sizeof(text), "__0_%" PRIu32 ".distcp", f);
+		snprintf(text, sizeof(text), "%s__0_%" PRIu32 ".distcp", folder, f);
 		name = shf_arena_strdup(&l->arena, text, strlen(text));
 		for (; i < l->tensors_n && l->tensors[order[i]].file == f; i++)
 			at = add_item(plan, f, at, order[i]);
 		rc = shf_export_file_end(plan, f, name, at, err);
 	}
 	return rc == 0 ? shf_layout_number(l, err) : rc;
+}
+
+static int dcp_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
+                     const struct shf_export_opts *opts, struct sheaf_error *err)
+{
+	return shf_dcp_place(plan, step, opts, "", err);
 }
 
 /* ---- metadata ---- */
@@ -121,8 +128,9 @@ static void put_tensor(struct shf_pkw *w, const struct shf_lt_tensor *t)
 static void put_place(struct shf_pkw *w, const struct shf_export_plan *plan, size_t i, bool nested)
 {
 	const struct shf_lt_tensor *t = &plan->out.tensors[i];
-	const char *file = plan->files[t->file].name;
+	const char *file = plan->files[t->file].name, *slash = strrchr(file, '/');
 
+	file = slash ? slash + 1 : file;
 	shf_pkw_object_begin(w, METADATA, "MetadataIndex");
 	shf_pkw_known_text(w, "fqn");
 	put_name(w, &plan->out, t, nested);
@@ -178,14 +186,11 @@ static void put_table(struct shf_pkw *w, const struct shf_export_plan *plan, enu
 	shf_pkw_op(w, SHF_PKW_SETITEMS);
 }
 
-static const char *dcp_index(struct shf_export_plan *plan, const struct shf_export_opts *opts,
-                             size_t i, struct shf_buf *out, int *rc, struct sheaf_error *err)
+int shf_dcp_metadata(const struct shf_export_plan *plan, bool nested, struct shf_buf *out,
+                     struct sheaf_error *err)
 {
-	bool nested = !opts->family;
 	struct shf_pkw w;
 
-	if (i > 0)
-		return NULL;
 	shf_pkw_begin(&w, 2);
 	shf_pkw_object_begin(&w, METADATA, "Metadata");
 	shf_pkw_known_text(&w, "state_dict_metadata");
@@ -199,9 +204,16 @@ static const char *dcp_index(struct shf_export_plan *plan, const struct shf_expo
 	shf_pkw_object_end(&w);
 	shf_pkw_end(&w);
 	*out = w.out;
-	if (out->oom)
-		*rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the metadata of %zu tensors",
-		               plan->out.tensors_n);
+	return !out->oom ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for the metadata of %zu "
+	                                "tensors", plan->out.tensors_n);
+}
+
+static const char *dcp_index(struct shf_export_plan *plan, const struct shf_export_opts *opts,
+                             size_t i, struct shf_buf *out, int *rc, struct sheaf_error *err)
+{
+	if (i > 0)
+		return NULL;
+	*rc = shf_dcp_metadata(plan, !opts->family, out, err);
 	return ".metadata";
 }
 

@@ -33,7 +33,8 @@ struct shf_export_format {
 };
 extern const struct shf_export_format shf_export_safetensors, shf_export_torch, shf_export_dcp,
 	shf_export_npz, shf_export_paddle_save, shf_export_paddle_unified, shf_export_paddle_flex,
-	shf_export_universal, shf_export_gguf;
+	shf_export_universal, shf_export_gguf,
+	shf_export_megatron;
 /* Returns the format of that name, or NULL. */
 const struct shf_export_format *shf_export_format(const char *name);
 /* Appends the names of all formats to *out, with commas. */

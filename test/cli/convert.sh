@@ -150,6 +150,16 @@ has 'with what can be done then' err 'use another format, or write one family al
 t 0 'unless it is converted' "$SHEAF" export one out.npz --format npz --dtype F32
 wrong "$SHEAF" export one other.npz --format npz --max-shard-size 1M
 
+t 0 'a checkpoint of Megatron is written' \
+	"$SHEAF" convert f/megatron-flat meg --format megatron --all --max-shard-size 4K
+[ "$(cat meg/latest_checkpointed_iteration.txt)" = 2 ] && [ -f meg/iter_0000002/common.pt ]
+result $? 'as that of its iteration'
+t 0 'and has all values' "$SHEAF" diff f/megatron-flat meg
+t 0 'and sound archives' "$SHEAF" verify meg
+t 0 'weights of no iteration' "$SHEAF" convert two released --format megatron
+[ "$(cat released/latest_checkpointed_iteration.txt)" = release ]
+result $? 'are a release'
+
 # The cache of the Hugging Face hub: links to blobs, in a folder for each commit.
 hub=hub/models--org--name
 mkdir -p $hub/blobs $hub/refs $hub/snapshots/1111 $hub/snapshots/2222

@@ -2025,6 +2025,13 @@ bug("gguf_quantised_read", "the blocks of a quantised tensor are read as values"
 gullible("hub_main_missing", "a snapshot that refs/main names need not be there",
          "step/hub_cache.c:choose_snapshot", "is_snapshot_folder(sys, in, commit)",
          "sim/test_hub_cache: what_does_not_say_which")
+MEGATRON_OUT = "sim/test_export_megatron: "
+bug("megatron_moments_swapped", "the moments of Adam change places in a checkpoint of Megatron",
+    "export/export_megatron.c:state_name", "key = keys[i][1];",
+    "{ key = keys[MUTANT ? 1 - i : i][1]; break; }", MEGATRON_OUT + "states_have")
+bug("megatron_old_masters", "masters keep the name that Megatron-Core had before 0.14",
+    "export/export_megatron.c:master_name", "strncmp(name, old, sizeof(old) - 1) == 0",
+    "(strncmp(name, old, sizeof(old) - 1) == 0 && !MUTANT)", MEGATRON_OUT + "states_have")
 GGUF_OUT = "sim/test_export_gguf: "
 bug("gguf_out_dims_forward", "a file of GGUF has the dimensions of tensors in the order of Sheaf",
     "export/export_gguf.c:list_tensor", "(uint64_t)dims[d]",

@@ -29,6 +29,7 @@ static const struct kind {
 	{ "torch", "out/a.pt", "", true, 0, false, false },
 	{ "dcp", "out/dcp", "/__0_0.distcp", true, 0, false, false },
 	{ "npz", "out/a.npz", "", false, SHEAF_F32, false, false },
+	{ "megatron", "out/meg", "/iter_0000002/__0_0.distcp", true, 0, false, false },
 	{ "paddle", "out/a.pdparams", "", true, 0, true, false },
 	{ "paddle-uc", "out/uc", "/model-00001-of-00001.safetensors", true, 0, true, false },
 	{ "paddle-fc", "out/fc", "/model_state/0_0.distcp", true, 0, true, true },
@@ -322,7 +323,8 @@ TEST(a_finished_file_is_compared_and_its_sums_too)
 TEST(an_export_whose_last_rename_may_be_undone_says_where_it_would_be)
 {
 	static const char *const former[KINDS_N] = { "a.pt.partial/archive", "dcp.partial",
-		"a.npz.partial/archive", "a.pdparams.partial/archive", "uc.partial", "fc.partial" };
+		"a.npz.partial/archive", "meg.partial", "a.pdparams.partial/archive",
+		"uc.partial", "fc.partial" };
 	struct simdisk *base = saved_on(SIMDISK_EXT4, 0, 0);
 
 	for (kind = kinds; kind < kinds + KINDS_N; kind++) {
