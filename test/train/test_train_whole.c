@@ -580,11 +580,38 @@ static _Atomic int64_t lowest_read;
 static int64_t header_end;
 static ino_t far_inode;
 
+/* Of a file of data that is watched: how often it was read, and the most that this process had of
+ * offloaded memory then, in KiB. */
+static ino_t watched;
+static int watched_reads;
+static long most_resident;
+
+static void count_resident(void)
+{
+	FILE *f = fopen("/proc/self/smaps", "re");
+	char line[4096];
+	long kib = 0, sum = 0;
+	int in_file = 0;
+
+	while (f && fgets(line, sizeof(line), f)) {
+		if (strchr("0123456789abcdef", line[0]))        /* the addresses of a mapping */
+			in_file = strstr(line, "/sheaf-offload-") != NULL;
+		if (in_file && sscanf(line, "Rss: %ld kB", &kib) == 1)
+			sum += kib;
+	}
+	if (f)
+		fclose(f);
+	watched_reads++;
+	most_resident = sum > most_resident ? sum : most_resident;
+}
+
 T_REPLACES ssize_t pread(int fd, void *to, size_t n, off_t at)
 {
 	struct stat st;
 	int64_t lowest = lowest_read;
 
+	if (watched && fstat(fd, &st) == 0 && st.st_ino == watched)
+		count_resident();
 	if (far_inode && fstat(fd, &st) == 0 && st.st_ino == far_inode && at >= header_end)
 		while (at < lowest && !atomic_compare_exchange_weak(&lowest_read, &lowest, at))
 			;
@@ -645,6 +672,23 @@ TEST(a_resume_far_into_the_data_reads_nothing_before_its_place)
 	CHECK(lowest_read == header_end + (int64_t)FAR * 9 * 2);
 	CHECK_INT(access("whole/next/checkpoint-3", F_OK), 0);
 	far_inode = 0;
+	rmtree("whole");
+}
+
+/* The data is read before each step. The masters are read for the hash of the step before. */
+TEST(offloaded_memory_leaves_the_process_before_a_step_begins)
+{
+	struct stat st;
+
+	prepare();
+	CHECK_INT(stat("whole/data", &st), 0);
+	watched = st.st_ino;
+	watched_reads = 0;
+	most_resident = 0;
+	train_on(1, "whole/run", "4", "{offload: whole, dtype: bf16}");
+	watched = 0;
+	CHECK(watched_reads >= 4);
+	CHECK_INT(most_resident, 0);
 	rmtree("whole");
 }
 

@@ -66,7 +66,6 @@ static int step(struct tr_job *j, struct tr_error *err)
 
 	j->be->gemm_ns = 0;
 	rc = tr_lm_train(j->lm, &j->t, j->progress.consumed, &gate, &s, err);
-	tr_offload_evict(&j->moments);
 	/* In the update a gate may have failed on one rank, without an operation of all ranks. */
 	rc = tr_job_agree(j, rc, err);
 	if (rc < 0)
@@ -74,6 +73,8 @@ static int step(struct tr_job *j, struct tr_error *err)
 	j->progress.consumed += j->o->batch;
 	j->progress.tokens += s.tokens;
 	rc = tr_tell_step(j, &s, start, err);
+	/* Now, because the hash reads the masters. */
+	tr_offload_evict(&j->moments);
 	if (rc == 0)
 		rc = tr_tell_samples(j, err);
 	if (rc == 0 && !j->told_memory)
@@ -94,6 +95,7 @@ static int run_steps(struct tr_job *j, struct tr_error *err)
 	const char *reason;
 	int rc = tr_tell_start(j, err);
 
+	tr_offload_evict(&j->moments);
 	if (rc == 0)
 		rc = tr_job_agree(j, 0, err);
 	while (rc == 0 && !(reason = reason_to_end(j)))
