@@ -19,37 +19,49 @@ static int64_t whole_items(const struct tr_registry *reg, int64_t before)
 	return items;
 }
 
-/* Returns the beginning of the parameter, or the end of the buffer, that is nearest to share r. */
-static int64_t nearest_end(const struct tr_shares *s, const struct tr_registry *reg, int r)
+/* Returns the beginning of the parameter, or the end of the buffer, that is nearest to an item of
+ * the whole parameters.
+ * before  of each parameter: the result of whole_items
+ * all     the items of all of them */
+static int64_t nearest_end(const struct tr_registry *reg, const int64_t *before, int64_t all,
+			   int64_t item)
 {
-	int64_t all = whole_items(reg, reg->weights), item = tr_cut(all, s->dp->n, r);
 	int64_t best = reg->weights, distance = all - item;
 
 	for (int i = 0; i < reg->n; i++) {
-		const struct tr_param *p = &reg->param[i];
-		int64_t to = llabs(whole_items(reg, p->offset) - item);
+		int64_t to = llabs(before[i] - item);
 
-		if (p->tied_to < 0 && to < distance) {
-			best = p->offset;
+		if (reg->param[i].tied_to < 0 && to < distance) {
+			best = reg->param[i].offset;
 			distance = to;
 		}
 	}
 	return best;
 }
 
-/* Cuts the areas [0, both) and [both, weights). In form tensor rank 0 has the first of them. */
-static void cut_areas(struct tr_shares *s, const struct tr_registry *reg, int64_t both,
-		      enum tr_zero_form form)
+/* Cuts the areas [0, both) and [both, weights) between parameters. Rank 0 has the first of them. */
+static void cut_between(struct tr_shares *s, const struct tr_registry *reg, int64_t both,
+			int64_t *before)
 {
-	int64_t rest = reg->weights - both;
+	int64_t all = whole_items(reg, reg->weights);
+	int n = s->dp->n;
 
+	for (int i = 0; i < reg->n; i++)
+		before[i] = whole_items(reg, reg->param[i].offset);
+	for (int r = 0; r <= n; r++) {
+		int64_t end = r == 0 ? both : r == n ? reg->weights :
+			nearest_end(reg, before, all, tr_cut(all, n, r));
+
+		s->cut[0][r] = r ? both : 0;
+		s->cut[1][r] = end > both ? end : both;
+	}
+}
+
+static void cut_equally(struct tr_shares *s, const struct tr_registry *reg, int64_t both)
+{
 	for (int r = 0; r <= s->dp->n; r++) {
-		int64_t end = form == TR_ZERO_FLAT ? 0 : r == 0 ? both : r == s->dp->n ?
-			reg->weights : nearest_end(s, reg, r);
-
-		s->cut[0][r] = form == TR_ZERO_FLAT ? tr_cut(both, s->dp->n, r) : r ? both : 0;
-		s->cut[1][r] = form == TR_ZERO_FLAT ? both + tr_cut(rest, s->dp->n, r) :
-			end > both ? end : both;
+		s->cut[0][r] = tr_cut(both, s->dp->n, r);
+		s->cut[1][r] = both + tr_cut(reg->weights - both, s->dp->n, r);
 	}
 }
 
@@ -59,15 +71,22 @@ int tr_shares_make(struct tr_shares *s, const struct tr_registry *reg, const str
 	size_t n = (size_t)dp->n;
 	int is_tied = reg->head >= 0 && reg->param[reg->head].tied_to >= 0;
 	int first = is_tied ? reg->embedding : reg->shared;
-	int64_t both = first >= 0 ? reg->param[first].items : 0;
+	int64_t both = first >= 0 ? reg->param[first].items : 0, *before;
 
 	assert(!both || reg->param[first].offset == 0);
 	*s = (struct tr_shares){ .dp = dp };
 	s->cut[0] = calloc(2 * (n + 1), sizeof(*s->cut[0]));
-	if (!s->cut[0])
+	before = calloc((size_t)reg->n + 1, sizeof(*before));
+	if (!s->cut[0] || !before) {
+		free(before);
 		return tr_fail(err, TR_ENOMEM, "no memory for the shares of %d ranks", dp->n);
+	}
 	s->cut[1] = s->cut[0] + n + 1;
-	cut_areas(s, reg, both, form);
+	if (form == TR_ZERO_FLAT)
+		cut_equally(s, reg, both);
+	else
+		cut_between(s, reg, both, before);
+	free(before);
 	return 0;
 }
 
