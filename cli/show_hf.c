@@ -89,6 +89,11 @@ static void check_index(struct hf *h)
 			first = t.file;
 		many |= strcmp(first, t.file) != 0;
 	}
+	if (first && (many || strcmp(first, "model.safetensors") != 0) &&
+	    cli_has(h->dir, "model.safetensors"))
+		say(h, true, "index", "model.safetensors",
+		    "it lies beside the files that the index names, and transformers reads it "
+		    "alone; remove what is old");
 	if (cli_has(h->dir, "model.safetensors.index.json"))
 		return;
 	if (many)

@@ -187,3 +187,7 @@ t 1 'config.json itself is missed' "$SHEAF" show qwen --hf
 has 'by name' out 'config.json: missing'
 has 'and a tokenizer noted' out 'tokenizer'
 t 1 'one file is no model directory' "$SHEAF" show single.safetensors --hf
+make hf both
+cp single.safetensors both/model.safetensors
+t 1 'nor are shards beside a whole file, which transformers prefers' "$SHEAF" show both --hf
+has 'which is said' out 'model.safetensors: it lies beside'
