@@ -84,15 +84,34 @@ static void show_optimizer(void *arg, const char *name, size_t n, const char **f
 	shf_buf_add(shown, name, n);
 }
 
+/* Refuses a file of an optimizer that comes after the first n, which are all that follow one
+ * another. */
+static int check_optimizers(const struct hf_trainer *t, const struct shf_listing *l, int n,
+                            struct sheaf_error *err)
+{
+	for (size_t i = 0; i < shf_listing_n(l); i++) {
+		const char *name = shf_listing_at(l, i);
+		int number, digits;
+
+		if (sscanf(name, "optimizer_%9d%n", &number, &digits) != 1 || number < n ||
+		    (strcmp(name + digits, ".pt") && strcmp(name + digits, ".bin")))
+			continue;
+		return shf_fail(err, SHEAF_EFORMAT, "%s: has %s, but that of optimizer %d is "
+		                "missing, or it is beyond the first %d, which are read", t->f->path,
+		                name, n, OPTIMIZERS_MAX);
+	}
+	return 0;
+}
+
 static int add_optimizers(struct hf_trainer *t, const struct shf_listing *l,
                           struct sheaf_error *err)
 {
 	const struct shf_torch_show show = { .begin = begin_optimizer, .show = show_optimizer,
 		.arg = t, .prefix = "optimizer" };
 	char name[40];
-	int rc = 0;
+	int rc = 0, i;
 
-	for (int i = 0; i < OPTIMIZERS_MAX && optimizer_file(l, i, name) && rc == 0; i++) {
+	for (i = 0; i < OPTIMIZERS_MAX && optimizer_file(l, i, name) && rc == 0; i++) {
 		uint32_t file;
 
 		if (i)
@@ -101,6 +120,8 @@ static int add_optimizers(struct hf_trainer *t, const struct shf_listing *l,
 		if (rc == 0)
 			rc = shf_torch_file_add(t->f, file, &show, err);
 	}
+	if (rc == 0)
+		rc = check_optimizers(t, l, i, err);
 	return rc == 0 ? shf_torch_states_rename(t->f, &t->names, err) : rc;
 }
 

@@ -117,6 +117,14 @@ TEST(a_second_optimizer_keeps_its_number)
 	             "1.1/moment1_0 ", NULL);
 }
 
+TEST(a_missing_optimizer_before_another_one_is_noticed)
+{
+	struct simdisk *disk = folder(model, "t/optimizer.bin", states, 3);
+
+	put_archive(disk, "t/optimizer_2.bin", same, 2);
+	foreign_refused(disk, "t", "t: has optimizer_2.bin, but that of optimizer 1 is missing");
+}
+
 TEST(an_optimizer_that_is_cut_anywhere_is_refused)
 {
 	struct torch_bytes b = torch_archive(states, 4, TORCH_SOUND);
