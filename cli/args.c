@@ -262,7 +262,7 @@ void cli_help_all(FILE *f)
 {
 	fputs("usage: sheaf VERB [arguments] [--json]\n\n", f);
 	for (int i = 0; cli_verbs[i]; i++)
-		fprintf(f, "  %-8s%s\n", cli_verbs[i]->name, cli_verbs[i]->brief);
+		fprintf(f, "  %-13s%s\n", cli_verbs[i]->name, cli_verbs[i]->brief);
 	fputs("\nA PATH is a run, a step of it (RUN@1000, RUN@latest), a checkpoint directory,\n"
 	      "any Hugging Face directory, a directory of PyTorch DCP, of DeepSpeed, of Megatron,\n"
 	      "of Orbax or of a trainer with Paddle, a file of torch.save, paddle.save, NumPy or\n"
