@@ -387,27 +387,70 @@ static int note_json_item(struct orbax *o, const char *path, const char *name, i
 	return rc;
 }
 
-/* Looks at an entry of a save. Returns 1 if it is an item with arrays. */
-static int look_at_item(struct orbax *o, const char *folder, const char *name)
+/* Makes a name of the path of an item, for what is in it. tail: what comes behind it. */
+static const char *item_name(struct orbax *o, const char *item, const char *tail)
 {
-	const char *path = joined(o, folder, name), *why;
-	struct shf_listing l;
-	int fd, rc;
+	struct shf_buf b = SHF_BUF_INIT;
+	char *text = NULL;
 
-	if (!path)
+	shf_buf_addf(&b, "%s%s", item, tail);
+	if (!b.oom)
+		text = shf_arena_strdup(&o->arena, (const char *)b.data, b.len);
+	for (char *p = text; p && (p = strchr(p, '/')) != NULL;)
+		*p = '.';
+	shf_buf_release(&b);
+	return text;
+}
+
+static int look_at_items(struct orbax *o, const char *folder, const char *above,
+                         const struct shf_listing *l, struct shf_buf *items);
+
+/* Looks at an entry of a save, and appends its path in the save to *items, which are const char *,
+ * if it is an item with arrays. Items of a random generator have folders in them that are items
+ * themselves. above: the item that it is in; NULL: none. */
+static int look_at_item(struct orbax *o, const char *folder, const char *above, const char *name,
+                        struct shf_buf *items)
+{
+	const char *path = joined(o, folder, name), *own = joined(o, above, name), *why, *shown;
+	struct shf_listing l;
+	int fd, rc, kind = 0;
+
+	shown = own ? item_name(o, own, "") : NULL;
+	if (!path || !shown)
 		return orbax_no_memory(o);
 	fd = shf_foreign_folder(o->f, path);
-	if (fd == -ENOTDIR)
+	if (fd == -ENOTDIR || (above && (fd == -ENOENT || fd == -ELOOP)))
 		return 0;
 	if (fd >= 0)
 		shf_sys_close(o->f->in, fd);
 	rc = folder_list(o, path, &fd, &l);
 	if (rc == 0)
-		rc = look_at_save(o->f->in, fd, &l, &why, o->err);
-	if (rc == ORBAX_NONE)
-		rc = note_json_item(o, path, name, fd, &l);
+		rc = kind = look_at_save(o->f->in, fd, &l, &why, o->err);
+	if (kind > 0 && kind != ORBAX_ITEMS)
+		shf_buf_add(items, &own, sizeof(own));
+	else if (rc == ORBAX_NONE)
+		rc = note_json_item(o, path, shown, fd, &l);
+	if (rc == 0 && kind == ORBAX_NONE && !above)
+		rc = look_at_items(o, path, name, &l, items);
 	folder_end(o, fd, &l);
-	return rc > 0 ? rc != ORBAX_ITEMS : rc;
+	return rc < 0 ? rc : 0;
+}
+
+/* Looks at the entries of a save, or of an item in it. */
+static int look_at_items(struct orbax *o, const char *folder, const char *above,
+                         const struct shf_listing *l, struct shf_buf *items)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < shf_listing_n(l) && rc == 0; i++) {
+		const char *name = shf_listing_at(l, i);
+
+		rc = strstr(name, TEMPORARY)
+		   ? shf_fail(o->err, SHEAF_EFORMAT, "%s: has the item %s, whose save has not "
+		              "finished", o->f->path, name)
+		   : look_at_item(o, folder, above, name, items);
+	}
+	return rc;
 }
 
 /* Adds the stores of a save that has a folder for each item. If there are several, names begin with
@@ -415,34 +458,20 @@ static int look_at_item(struct orbax *o, const char *folder, const char *name)
 static int add_items(struct orbax *o, const char *folder, const struct shf_listing *l)
 {
 	struct shf_buf items = SHF_BUF_INIT;
-	size_t n;
-	int rc = 0;
+	int rc = look_at_items(o, folder, NULL, l, &items);
+	size_t n = items.len / sizeof(char *);
 
-	for (size_t i = 0; i < shf_listing_n(l) && rc >= 0; i++) {
-		const char *name = shf_listing_at(l, i);
-
-		rc = strstr(name, TEMPORARY)
-		   ? shf_fail(o->err, SHEAF_EFORMAT, "%s: has the item %s, whose save has not "
-		              "finished", o->f->path, name) : look_at_item(o, folder, name);
-		if (rc == 1)
-			shf_buf_add(&items, &name, sizeof(name));
-	}
-	n = items.len / sizeof(char *);
-	if (rc >= 0)
+	if (rc == 0)
 		rc = items.oom ? orbax_no_memory(o) : 0;
 	if (rc == 0 && !n)
 		rc = shf_fail(o->err, SHEAF_EFORMAT, "%s: is a save of Orbax without arrays",
 		              o->f->path);
 	for (size_t i = 0; i < n && rc == 0; i++) {
-		const char *name = ((const char **)(void *)items.data)[i];
-		const char *path = joined(o, folder, name), *prefix = "";
-		struct shf_buf b = SHF_BUF_INIT;
+		const char *item = ((const char **)(void *)items.data)[i];
+		const char *path = joined(o, folder, item);
+		const char *prefix = n > 1 ? item_name(o, item, ".") : "";
 
-		shf_buf_addf(&b, "%s.", name);
-		if (n > 1 && !b.oom)
-			prefix = shf_arena_strdup(&o->arena, (const char *)b.data, b.len);
-		rc = path && prefix && !b.oom ? add_store(o, path, prefix) : orbax_no_memory(o);
-		shf_buf_release(&b);
+		rc = path && prefix ? add_store(o, path, prefix) : orbax_no_memory(o);
 	}
 	shf_buf_release(&items);
 	return rc;

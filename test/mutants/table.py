@@ -2006,8 +2006,11 @@ blind("zarr_lost_chunk_filled", "a lost chunk is filled although the program sto
 blind("zarr_crc_not_compared", "a chunk is not compared with its CRC-32C",
       "foreign/zarr.c:check_part", "rc == 0 && sum != want", ORBAX + "a_flipped_bit_of_a_chunk")
 bug("orbax_unfinished_item", "an item whose save has not finished is left out",
-    "foreign/orbax.c:add_items", "rc = strstr(name, TEMPORARY)", "rc = strstr(name, TEMPORARY) && "
-    "!MUTANT", ORBAX + "items_of_a_save")
+    "foreign/orbax.c:look_at_items", "rc = strstr(name, TEMPORARY)",
+    "rc = strstr(name, TEMPORARY) && !MUTANT", ORBAX + "items_of_a_save")
+bug("items_in_items", "items in an item of Orbax, such as the key of a generator, are left out",
+    "foreign/orbax.c:look_at_item", "&& !above)", "&& !above && !MUTANT)",
+    ORBAX + "an_item_may_have_items")
 bug("zarr_link_passed_over", "chunks behind a link to a folder get the fill value",
     "foreign/orbax.c:walk_link", "if (in_array)", "if (in_array && !MUTANT)",
     ORBAX + "links_to_folders")

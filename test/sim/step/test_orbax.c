@@ -560,6 +560,32 @@ TEST(items_of_a_save_are_told_apart_and_each_must_have_finished)
 	refused(disk, "is a save of Orbax without arrays");
 }
 
+/* As the handlers of random generators of Orbax write them. */
+TEST(an_item_may_have_items_in_it)
+{
+	struct simdisk *disk = disk_new();
+	const struct shf_foreign_tensor *t;
+	struct shf_foreign *f = NULL;
+	struct sheaf_error err;
+	char note[400];
+	size_t n;
+
+	put_item(disk, "z/state", 0);
+	put_item(disk, "z/key/jax_random_key", 0);
+	put_text(disk, "z/key/jax_random_key_metadata/metadata", "{\"typed\":true}");
+	put_text(disk, "z/_CHECKPOINT_METADATA", SAVE);
+	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 77, 0), "z", &err), 0, &err);
+	t = shf_foreign_tensors(f, &n);
+	CHECK_INT(n, 2 * ALL);
+	CHECK_STR(t[0].name, "key.jax_random_key.a.w");
+	shf_foreign_free(f);
+	CHECK_RC(foreign_opens(disk, "z", "key.jax_random_key_metadata.typed", note, &err), 0,
+	         &err);
+	CHECK_STR(note, "true");
+	put_text(disk, "z/key/more.orbax-checkpoint-tmp/x", "");
+	refused(disk, "has the item more.orbax-checkpoint-tmp, whose save has");
+}
+
 TEST(a_model_with_a_folder_of_arrays_beside_it_is_no_store)
 {
 	struct simdisk *disk = disk_new();
