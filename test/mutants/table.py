@@ -2578,6 +2578,9 @@ bug("disk_before_memory", "a save to disk begins while one to memory is in fligh
     "int rc = MUTANT ? 0 : advance(j, TR_TO_MEMORY, 1, err);",
     SAVES + "evaluations_saves_and_signals")
 RESUME = "train/test_train_resume: "
+bug("notes_of_rank_0", "only rank 0 says where the training is", "run/bindsave.c:tr_store_begin",
+    "add_notes(*save, p);", "if (!MUTANT || s->ranks->rank == 0) add_notes(*save, p);",
+    RESUME + "ranks_that_have_different_places")
 bug("damaged_step_goes_on", "an older checkpoint goes on at the place of the damaged one",
     "run/trainstart.c:load", "rc == 0 && step != j->progress.step",
     "rc == 0 && step != j->progress.step && !MUTANT", RESUME + "where_the_newest",

@@ -152,6 +152,8 @@ TEST(options_that_do_not_fit_together_are_named)
 		{ "{mesh: {tp: 2}, virtual: {tp: 3}}", "mesh tp=2", "virtual tp=3" },
 		{ "sp: true", "sp", "mesh has tp=1" },
 		{ "eval-every: 5", "eval-every 5", "eval-data" },
+		{ "keep-best: 2\nkeep-last: 1", "keep-best 2", "eval-data" },
+		{ "keep-every: 4", "keep-every 4", "keep-last is 0" },
 		{ "save-memory-every: 2\nagent: none", "save-memory-every 2", "agent is none" },
 		{ "save-memory-every: 2\noffload: d", "save-memory-every 2", "offload d" },
 		{ "{mesh: {pp: 2}, virtual: {pp: 2}}", "virtual pp=2", "mesh pp=2" },

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a training begins with: the newest checkpoint, an older one where that is damaged, a named
- * one, a directory, or a model of other software; and evaluations, which only read. */
+ * one, a directory, or a model of other software; evaluations, which only read; what checkpoints
+ * have besides tensors, and which of them are kept. */
 #include "t.h"
 
 #include <fcntl.h>
@@ -13,6 +14,7 @@
 #include "rmtree.h"
 #include "sheaf-admin.h"
 #include "sheaf-inspect.h"
+#include "sheaf-opts.h"
 #include "trainloop.h"
 #include "trainthreads.h"
 #include "traintold.h"
@@ -335,5 +337,167 @@ TEST(the_average_of_a_checkpoint_is_evaluated_and_missed_if_there_is_none)
 	CHECK_RC(evaluate_on(2, "whole/run", "{ema: 0.5, eval-ema: true, eval-data: whole/eval}",
 			     rank), TR_ENOENT, &rank[0].err);
 	CHECK(strstr(rank[0].err.msg, "whole/run@2 has no average of the weights") != NULL);
+	rmtree("whole");
+}
+
+/* ---- what checkpoints have, and which are kept ---- */
+
+static int has_text(const char *path, const char *text)
+{
+	char got[200];
+	size_t n = read_whole(path, got, sizeof(got));
+
+	return n == strlen(text) && memcmp(got, text, n) == 0;
+}
+
+TEST(checkpoints_have_the_tokenizer_of_the_model_or_of_the_data)
+{
+	struct agent agent;
+
+	prepare();
+	put_text("whole/tokenizer.json", "{\"version\": \"1.0\"}");
+	put_text("whole/merges.txt", "a b\n");
+	train_on(4, "whole/run", "2", "mesh: {tp: 2, pp: 2}");
+	CHECK(has_text("whole/run/checkpoint-2/tokenizer.json", "{\"version\": \"1.0\"}"));
+	CHECK(has_text("whole/run/checkpoint-2/merges.txt", "a b\n"));
+	CHECK_INT(mkdir("whole/hf", 0777), 0);
+	put_text("whole/hf/config.json", MODEL);
+	put_text("whole/hf/generation_config.json", "{}");
+	start_agent(&agent, "whole/other");
+	train_on(2, "whole/other", "3", "{model: whole/hf, save-memory-every: 1}");
+	stop_agent(&agent);
+	CHECK(has_text("whole/other/checkpoint-3/tokenizer.json", "{\"version\": \"1.0\"}"));
+	CHECK(has_text("whole/other/checkpoint-3/generation_config.json", "{}"));
+	CHECK_INT(access("whole/other/checkpoint-3/merges.txt", F_OK), -1);
+	CHECK_INT(truncate("whole/tokenizer.json", ((off_t)64 << 20) + 1), 0);
+	train_fails(2, "whole/next", "", TR_EINVAL, "whole/tokenizer.json: a file of a checkpoint");
+	rmtree("whole");
+}
+
+/* Returns the step with the smallest loss of the evaluations that were told. */
+static int best_step(void)
+{
+	double least = 1e9, loss;
+	int best = 0, step;
+
+	for (const char *at = told; (at = strstr(at, "\"event\":\"eval\"")) != NULL; at++) {
+		CHECK_INT(sscanf(at, "\"event\":\"eval\",\"step\":%d,\"loss\":%lf", &step,
+				 &loss), 2);
+		best = loss <= least ? step : best;
+		least = loss <= least ? loss : least;
+	}
+	return best;
+}
+
+/* The learning rate is so large that the loss rises again. What commits leave to be removed,
+ * because it was not yet read back, sheaf_run_prune removes at once. */
+TEST(the_newest_checkpoints_the_best_and_every_third_are_kept)
+{
+	static const char flags[] = "{save-every: 1, eval-every: 1, eval-data: whole/eval, "
+		"keep-last: 1, keep-every: 3, keep-best: 1, lr: 0.05, decay: constant}";
+	struct sheaf_retention keep = { .size = sizeof(keep), .keep_last = 1, .keep_every = 3,
+		.keep_best = 1, .best_note = "eval.loss" };
+	struct sheaf_opts opts = { .size = sizeof(opts), .retention = &keep };
+	struct rank rank[RANKS_MAX];
+	struct sheaf_run *run;
+	struct sheaf_error err;
+	int best;
+
+	prepare();
+	put_text("whole/short", "abcabcacbacbabcabcacb");
+	prepare_tokens("whole/short", "whole/eval");
+	CHECK_RC(listen_to(2, "whole/run", "8", flags, rank), 0, &rank[0].err);
+	best = best_step();
+	CHECK(best > 0 && best < 8 && best % 3);
+	CHECK_RC(sheaf_run_open(&run, "whole/run", NULL, &opts, &err), 0, &err);
+	CHECK(sheaf_run_prune(run, 0, NULL, NULL, &err) >= 0);
+	sheaf_run_close(run);
+	for (int step = 1; step <= 8; step++) {
+		char path[60];
+
+		snprintf(path, sizeof(path), "whole/run/checkpoint-%d", step);
+		CHECK((access(path, F_OK) == 0) == (step % 3 == 0 || step == 8 || step == best));
+	}
+	rmtree("whole");
+}
+
+/* ---- notes ---- */
+
+struct noter {                          /* a rank that saves with its own notes */
+	pthread_t thread;
+	struct tr_ranks g;
+	struct tr_progress progress;
+	struct tr_error err;
+	int rc;
+};
+
+static int save_notes(struct noter *n, struct tr_trainer *t, struct tr_store **s)
+{
+	const struct tr_store_opts so = { .run = "whole/run", .agent = "none" };
+	struct tr_model_config c;
+	const struct tr_isa *isa;
+	int64_t step;
+	int rc = tr_model_config_read(&c, MODEL, strlen(MODEL), "model", &n->err);
+
+	if (rc == 0)
+		rc = tr_isa_find(&isa, "portable", &n->err);
+	if (rc == 0)
+		rc = tr_backend_cpu(&t->be, isa, &n->err);
+	if (rc == 0)
+		rc = tr_trainer_init(t, &c, 1, 4, &n->err);
+	if (rc == 0)
+		rc = tr_store_open(s, &so, &n->g, &n->err);
+	if (rc == 0)
+		rc = tr_store_describe(*s, t, &n->err);
+	if (rc == 0)
+		rc = tr_store_begin(*s, TR_TO_DISK, &n->progress, NULL, 0, &n->err);
+	return rc == 0 ? tr_store_advance(*s, TR_TO_DISK, -1, &step, &n->err) : rc;
+}
+
+static void *note(void *arg)
+{
+	struct noter *n = arg;
+	struct tr_mesh mesh;
+	struct tr_trainer t = { .mesh = &mesh, .leaves = 2, .pieces = 1 };
+	struct tr_store *s = NULL;
+
+	n->rc = tr_mesh_make(&mesh, &n->g, 2, 1, 1, &n->err);
+	if (n->rc == 0)
+		n->rc = save_notes(n, &t, &s);
+	tr_store_close(s, 0);
+	tr_trainer_release(&t);
+	tr_backend_free(t.be);
+	tr_mesh_release(&mesh);
+	return NULL;
+}
+
+TEST(ranks_that_have_different_places_in_the_data_do_not_save)
+{
+	static const struct tr_progress place = { .step = 1, .adam_step = 1, .consumed = 12,
+						  .tokens = 99, .seed = 1, .virtual_dp = 6 };
+
+	prepare();
+	for (int odd = 0; odd <= 5; odd++) {
+		struct tr_hub *hub = tr_hub_new(2);
+		struct noter n[2];
+
+		memset(n, 0, sizeof(n));
+		for (int i = 0; i < 2; i++) {
+			n[i].progress = place;
+			tr_ranks_hub(&n[i].g, hub, i, 20000);
+		}
+		*(odd == 1 ? &n[1].progress.consumed : odd == 2 ? &n[1].progress.tokens :
+		  odd == 3 ? &n[1].progress.adam_step : odd == 4 ? &n[1].progress.virtual_dp :
+		  &n[1].progress.data_tokens) += odd > 0;
+		for (int i = 0; i < 2; i++)
+			CHECK_INT(pthread_create(&n[i].thread, NULL, note, &n[i]), 0);
+		for (int i = 0; i < 2; i++)
+			pthread_join(n[i].thread, NULL);
+		tr_hub_free(hub);
+		for (int i = 0; i < 2; i++)
+			CHECK_RC(n[i].rc, odd ? TR_EFAILED : 0, &n[i].err);
+		CHECK((access("whole/run/checkpoint-1", F_OK) == 0) == !odd);
+		rmtree("whole/run");
+	}
 	rmtree("whole");
 }

@@ -19,10 +19,13 @@ struct tr_progress {
 	int on_disk;                    /* 0: it is in memory only, or not in this run */
 	int64_t data_tokens;            /* this and data_hash: tr_lm_identify; 0: not noted */
 	uint64_t data_hash;
+	int evaluated;                  /* 1: eval_loss is that of this step, and is noted */
+	double eval_loss;
 };
 struct tr_store_opts {
 	const char *run;
-	int64_t keep_last;
+	int64_t keep_last;              /* as of struct sheaf_retention; 0: all are kept */
+	int64_t keep_every, keep_best;  /* best: those with the smallest note eval.loss */
 	/* The agent of each node, which keeps checkpoints in its memory: "none", "auto", or the
 	 * path of its socket. With "auto" it does not have to be there, unless memory is 1. */
 	const char *agent;

@@ -161,6 +161,7 @@ static int note(const struct tr_store *s, const char *key, uint64_t *x, struct t
 	return 0;
 }
 
+const char tr_store_loss_key[] = "eval.loss";
 const char *const tr_store_keys[TR_NOTES] = {
 	"train.consumed_samples", "train.tokens", "train.seed", "train.virtual", "adam.step",
 	"train.data_tokens", "train.data_hash", "train.virtual_tp" };

@@ -11,13 +11,17 @@ static void add_notes(struct sheaf_save *save, const struct tr_progress *p)
 	const uint64_t x[TR_NOTES] = { (uint64_t)p->consumed, (uint64_t)p->tokens, p->seed,
 		(uint64_t)p->virtual_dp, (uint64_t)p->adam_step, (uint64_t)p->data_tokens,
 		p->data_hash, (uint64_t)p->virtual_tp };
-	char text[24];
+	char text[32];
 
 	/* All ranks add the same notes, because otherwise the commit fails. It also fails if one of
 	 * these calls did, so their results are not checked. */
 	for (int i = 0; i < TR_NOTES; i++) {
 		snprintf(text, sizeof(text), "%" PRIu64, x[i]);
 		sheaf_save_note(save, tr_store_keys[i], text, NULL);
+	}
+	if (p->evaluated) {
+		snprintf(text, sizeof(text), "%.17g", p->eval_loss);
+		sheaf_save_note(save, tr_store_loss_key, text, NULL);
 	}
 }
 

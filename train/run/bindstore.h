@@ -43,4 +43,5 @@ int tr_store_fill(struct tr_store *s, uint64_t flags, struct sheaf_error *err);
 /* Notes of a checkpoint, as tr_store_notes has them. Those from the sixth on may be absent. */
 enum { TR_NOTES = 8, TR_NOTES_NEEDED = 5 };
 extern const char *const tr_store_keys[TR_NOTES];
+extern const char tr_store_loss_key[];  /* the note of the loss of eval-data */
 #endif

@@ -4,6 +4,7 @@
 #ifndef TRAINJOB_H
 #define TRAINJOB_H
 #include "bind.h"
+#include "modelfiles.h"
 #include "offload.h"
 #include "trainevents.h"
 #include "trainsetup.h"
@@ -25,6 +26,7 @@ struct tr_job {
 	uint64_t eval_hash;             /* of tr_lm_identify */
 	struct tr_setup setup;
 	char *yaml;                     /* the options */
+	struct tr_modelfiles files;     /* that are attached to checkpoints; on rank 0 */
 	struct tr_progress progress;
 	int evaluates;                  /* 1: nothing is trained or saved */
 	int64_t only;                   /* the checkpoint that resume auto takes; 0: the newest */

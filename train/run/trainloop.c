@@ -33,6 +33,7 @@ static int evaluate(struct tr_job *j, struct tr_error *err)
 	if (rc < 0)
 		return rc;
 	j->last_eval = j->t.step;
+	j->progress.eval_loss = loss;
 	tr_tell_eval(j, loss, tokens);
 	/* An evaluation may take long, so signals that came meanwhile are looked at. */
 	return tr_job_agree(j, 0, err);

@@ -115,6 +115,10 @@ static const struct option table[] = {
 	  "sheaf agent of each node, which keeps checkpoints in memory: auto, none or its socket" },
 	{ "keep-last", INTEGER, 0, AT(keep_last), 0, 1 << 20, "0", NULL,
 	  "newest checkpoints that are kept; 0: all" },
+	{ "keep-every", INTEGER, 0, AT(keep_every), 0, INT32_MAX, "0", NULL,
+	  "with keep-last: checkpoints whose step is a multiple of this are kept, too" },
+	{ "keep-best", INTEGER, 0, AT(keep_best), 0, 1 << 20, "0", NULL,
+	  "with keep-last: so many with the smallest loss of eval-data are kept, too" },
 	{ "resume", TEXT, 0, AT(resume), 0, 0, "auto", NULL,
 	  "auto: the newest checkpoint of run, if there is one; none; RUN@STEP; or a directory" },
 	{ "rewind", SWITCH, 0, AT(rewind), 0, 0, "false", NULL,
@@ -590,24 +594,9 @@ static int64_t default_micro_batch(const struct tr_opts *o)
 	return (samples + micros - 1) / micros;
 }
 
-int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
+/* Checks the options of evaluations and checkpoints. */
+static int check_checkpoints(const struct tr_opts *o, struct tr_error *err)
 {
-	int rc = check_needed(o, err);
-
-	if (rc < 0)
-		return rc;
-	if (!o->mesh.dp)
-		o->mesh = (struct tr_axes){ ranks ? ranks : 1, 1, 1 };
-	rc = check_layout(o, ranks, err);
-	if (rc < 0)
-		return rc;
-	if (o->zero_form && !o->zero)
-		return tr_fail(err, TR_EINVAL, "zero-form flat is for zero 1 and 2, and zero is 0; "
-			       "use zero 1, or leave zero-form out");
-	if (o->zero_form && o->optimizer == TR_MUON)
-		return tr_fail(err, TR_EINVAL, "optimizer muon updates whole matrices, and "
-			       "zero-form flat cuts them; use zero-form tensor, or optimizer "
-			       "adamw");
 	if (o->save_memory_every && strcmp(o->agent, "none") == 0)
 		return tr_fail(err, TR_EINVAL, "save-memory-every %" PRId64 " needs an agent, and "
 			       "agent is none; leave one of them out", o->save_memory_every);
@@ -628,6 +617,39 @@ int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
 		return tr_fail(err, TR_EINVAL, "rewind sets aside what is newer than a step, and "
 			       "resume is %s; use resume RUN@STEP, or leave rewind out",
 			       o->resume);
+	if (o->keep_best && !o->eval_data)
+		return tr_fail(err, TR_EINVAL, "keep-best %" PRId64 " needs the loss of data, and "
+			       "eval-data is not set; set it, or leave keep-best out",
+			       o->keep_best);
+	if ((o->keep_every || o->keep_best) && !o->keep_last)
+		return tr_fail(err, TR_EINVAL, "keep-%s %" PRId64 " names checkpoints that are "
+			       "kept beside the newest ones, and keep-last is 0, which keeps all; "
+			       "set keep-last", o->keep_every ? "every" : "best",
+			       o->keep_every ? o->keep_every : o->keep_best);
+	return 0;
+}
+
+int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
+{
+	int rc = check_needed(o, err);
+
+	if (rc < 0)
+		return rc;
+	if (!o->mesh.dp)
+		o->mesh = (struct tr_axes){ ranks ? ranks : 1, 1, 1 };
+	rc = check_layout(o, ranks, err);
+	if (rc < 0)
+		return rc;
+	if (o->zero_form && !o->zero)
+		return tr_fail(err, TR_EINVAL, "zero-form flat is for zero 1 and 2, and zero is 0; "
+			       "use zero 1, or leave zero-form out");
+	if (o->zero_form && o->optimizer == TR_MUON)
+		return tr_fail(err, TR_EINVAL, "optimizer muon updates whole matrices, and "
+			       "zero-form flat cuts them; use zero-form tensor, or optimizer "
+			       "adamw");
+	rc = check_checkpoints(o, err);
+	if (rc < 0)
+		return rc;
 	if (o->min_lr > o->lr)
 		return tr_fail(err, TR_EINVAL, "min-lr %g is above lr %g; use a smaller min-lr",
 			       o->min_lr, o->lr);

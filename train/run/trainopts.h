@@ -25,8 +25,9 @@ struct tr_opts {
 	/* The number of the choice. */
 	int64_t init, decay, dtype, trace, schedule, zero_form, recompute, optimizer;
 	char *isa, *offload, *agent;
-	int64_t seed, batch, micro_batch, seq, steps, epochs, warmup, eval_every,
-		save_every, save_memory_every, keep_last, stop_seconds, timeout_ms, chunks, zero;
+	int64_t seed, batch, micro_batch, seq, steps, epochs, warmup, eval_every, save_every,
+		save_memory_every, keep_last, keep_every, keep_best, stop_seconds, timeout_ms,
+		chunks, zero;
 	int64_t shuffle, rewind, sp, document_attention, overlap,
 		eval_ema;                       /* 0 or 1 */
 	struct tr_axes mesh, virtual;           /* 0: not set */

@@ -119,7 +119,7 @@ void tr_job_finish_save(struct tr_job *j)
 /* Begins a save of the present state. */
 static int begin_save(struct tr_job *j, enum tr_place to, struct tr_error *err)
 {
-	struct tr_attachment files[] = {
+	struct tr_attachment files[3 + TR_MODEL_FILES_MAX] = {
 		{ "config.json", j->setup.text, j->setup.n },
 		{ "train.yaml", j->yaml, strlen(j->yaml) },
 		{ "param_groups.json", NULL, 0 },
@@ -131,9 +131,11 @@ static int begin_save(struct tr_job *j, enum tr_place to, struct tr_error *err)
 	if (rc == 0) {
 		files[2].bytes = groups;
 		files[2].n = strlen(groups);
+		memcpy(files + 3, j->files.file, (size_t)j->files.n * sizeof(*files));
 		j->progress.step = j->t.step;
 		j->progress.adam_step = j->t.adamw.step;
-		rc = tr_store_begin(j->store, to, &j->progress, files, 3, err);
+		j->progress.evaluated = j->last_eval == j->t.step;
+		rc = tr_store_begin(j->store, to, &j->progress, files, 3 + j->files.n, err);
 	}
 	free(groups);
 	return rc;

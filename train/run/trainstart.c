@@ -315,6 +315,10 @@ static int prepare_alone(struct tr_job *j, struct tr_error *err)
 		rc = make_trainer(j, err);
 	if (rc < 0)
 		return rc;
+	if (j->ranks->rank == 0 && !j->evaluates)
+		rc = tr_modelfiles_read(&j->files, j->o, err);
+	if (rc < 0)
+		return rc;
 	j->yaml = tr_opts_yaml(j->o);
 	return j->yaml ? 0 : tr_fail(err, TR_ENOMEM, "no memory for the options");
 }
@@ -363,6 +367,8 @@ static int make_link(struct tr_job *j, struct tr_error *err)
 static int start(struct tr_job *j, struct tr_error *err)
 {
 	struct tr_store_opts so = { .run = j->o->run, .keep_last = j->o->keep_last,
+				    .keep_every = j->o->keep_every,
+				    .keep_best = j->o->keep_best,
 				    .agent = j->o->agent, .reads_only = j->evaluates,
 				    .memory = !j->evaluates && j->o->save_memory_every > 0,
 				    .only = j->only, .log = log_line, .passed = note_passed,
@@ -428,5 +434,6 @@ void tr_job_release(struct tr_job *j, int lost)
 	free(j->source);
 	tr_setup_release(&j->setup);
 	free(j->yaml);
+	tr_modelfiles_release(&j->files);
 	json_decref(j->passed);
 }
