@@ -4,6 +4,7 @@
 
 usage: signals.py SHEAF-TRAIN MPIRUN
 """
+import json
 import os
 import random
 import signal
@@ -129,6 +130,25 @@ def too_late(w):
                    "where a rank hangs, the others leave after stop-seconds, and say so", done.err)
 
 
+def lost(w):
+    """A rank is stopped while saves are in flight. The lowest of the others writes an event."""
+    for rank in (0, 2):
+        job = Running(w, 3, "lost%d" % rank, "--save-every", "1", "--timeout-ms", "2000",
+                      "--events", w.at("events%d" % rank))
+        job.until('"step":3,')
+        os.kill(job.rank(rank), signal.SIGSTOP)
+        before = time.monotonic()
+        done = job.end()
+        last = done.events[-1]
+        with open(w.at("events%d" % rank), encoding="ascii") as f:
+            line = f.read().splitlines()[-1]
+        w.claims.check(done.status == 2 and time.monotonic() - before < 60 and
+                       (last["event"], last["code"], last["rank"]) == ("error", "ELOST", rank) and
+                       json.loads(line) == last,
+                       "while saves are in flight, the others leave rank %d, and name it" % rank,
+                       last, line, done.err)
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="sheaf-signals-") as folder:
         w = World(os.path.abspath(sys.argv[1]), sys.argv[2], folder)
@@ -137,6 +157,7 @@ def main():
         saves(w, want)
         stops(w, want)
         too_late(w)
+        lost(w)
         return w.claims.end()
 
 

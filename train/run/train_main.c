@@ -231,15 +231,15 @@ static int train(struct command *c, struct tr_ranks *ranks, struct tr_error *err
 	return rc;
 }
 
-/* Waits before this rank ends, because mpirun kills all others when one has ended, and rank 0 must
- * write why. It learns of it in its next exchange. mpirun ends this wait when rank 0 has ended. */
-static void leave_rank_0_time(const struct tr_ranks *ranks, const struct tr_error *err)
+/* Waits before this rank ends, because mpirun kills all others when one has ended, and one of them
+ * must write why. It learns of it in its next exchange. mpirun ends this wait when it has ended. */
+static void leave_teller_time(const struct tr_ranks *ranks, const struct tr_error *err)
 {
 	int ms = ranks->timeout_ms < TELL_MS_MAX ? ranks->timeout_ms : TELL_MS_MAX;
 	const struct timespec nap = { .tv_sec = ms / 1000,
 				      .tv_nsec = (long)(ms % 1000) * 1000000 };
 
-	if (ranks->rank != 0 && err->rank != 0)
+	if (ranks->rank != tr_teller(err))
 		nanosleep(&nap, NULL);
 }
 
@@ -300,7 +300,7 @@ static int run(int argc, char **argv, int evaluates)
 	tr_opts_release(&c.opts);
 	/* MPI_Finalize would wait for ranks that have ended. */
 	if (rc == TR_ELOST) {
-		leave_rank_0_time(&ranks, &err);
+		leave_teller_time(&ranks, &err);
 		_exit(status);
 	}
 	tr_ranks_free(&ranks);

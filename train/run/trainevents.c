@@ -17,7 +17,7 @@ static int open_to_append(const char *path)
 int tr_events_open(struct tr_events *e, int writes, int json, const char *path,
 		   struct tr_error *err)
 {
-	*e = (struct tr_events){ .writes = writes, .json = json, .fd = -1 };
+	*e = (struct tr_events){ .writes = writes, .json = json, .path = path, .fd = -1 };
 	if (!writes || !path)
 		return 0;
 	e->fd = open_to_append(path);
@@ -28,13 +28,23 @@ int tr_events_open(struct tr_events *e, int writes, int json, const char *path,
 
 int tr_events_in_run(struct tr_events *e, const char *run, struct tr_error *err)
 {
-	if (!e->writes || e->fd >= 0 || !run)
+	if (e->path || !run)
 		return 0;
 	if (asprintf(&e->later, "%s/%s", run, TR_EVENTS_NAME) < 0) {
 		e->later = NULL;
 		return tr_fail(err, TR_ENOMEM, "no memory for the name of the file of events");
 	}
 	return 0;
+}
+
+void tr_events_take_over(struct tr_events *e)
+{
+	if (e->writes)
+		return;
+	e->writes = 1;
+	e->fd = e->path ? open_to_append(e->path) : -1;
+	if (e->path && e->fd < 0)
+		fprintf(stderr, "sheaf-train: %s: %s\n", e->path, strerror(errno));
 }
 
 void tr_events_close(struct tr_events *e)
@@ -69,7 +79,7 @@ void tr_event(struct tr_events *e, json_t *event)
 	char *text;
 	size_t n;
 
-	if (e->fd < 0 && e->later)
+	if (e->writes && e->fd < 0 && e->later)
 		e->fd = open_to_append(e->later);
 	if (e->writes && (e->json || e->fd >= 0) && event) {
 		text = json_dumps(event, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));

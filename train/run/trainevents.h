@@ -12,6 +12,7 @@
 
 struct tr_events {
 	int writes;                     /* 1 on rank 0; the other ranks write nothing */
+	const char *path;               /* of the file of events, borrowed; NULL: none */
 	int json;                       /* events go to stdout */
 	int fd;                         /* of the file of events; -1: none */
 	char *later;                    /* the file of tr_events_in_run; NULL: none */
@@ -25,6 +26,8 @@ int tr_events_open(struct tr_events *e, int writes, int json, const char *path,
  * file is opened by the first event behind which the directory exists. If it cannot be opened, that
  * is no error: then no checkpoint can be written to this directory either. */
 int tr_events_in_run(struct tr_events *e, const char *run, struct tr_error *err);
+/* Makes this rank write events from now on, because the one that did is lost. */
+void tr_events_take_over(struct tr_events *e);
 void tr_events_close(struct tr_events *e);
 /* Writes an event as one line with one write(2), and releases it. */
 void tr_event(struct tr_events *e, json_t *event);

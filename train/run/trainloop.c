@@ -131,6 +131,11 @@ static int evaluate_checkpoint(struct tr_job *j, struct tr_error *err)
 	return rc;
 }
 
+int tr_teller(const struct tr_error *err)
+{
+	return err->code == TR_ELOST && err->rank == 0;
+}
+
 /* Carries a job out.
  * job   what is given: the options, events, ranks and signals
  * work  what it does when all is there */
@@ -148,6 +153,8 @@ static int carry_out(const struct tr_job *job, int (*work)(struct tr_job *, stru
 	rc = tr_job_start(j, err);
 	if (rc == 0)
 		rc = work(j, err);
+	if (rc < 0 && job->ranks->rank == tr_teller(err))
+		tr_events_take_over(job->events);
 	if (rc < 0)
 		tr_tell_error(job->events, rc, err);
 	tr_job_release(j, rc == TR_ELOST);

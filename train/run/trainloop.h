@@ -15,6 +15,8 @@
  * [collective] */
 int tr_train(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events,
 	     struct tr_signals *signals, struct tr_error *err);
+/* Returns which rank writes the event of an error: rank 0 or, if that is lost, rank 1. */
+int tr_teller(const struct tr_error *err);
 /* Computes the loss of eval-data with the weights of the checkpoint that `resume` finds. The run is
  * opened for reading, and nothing is saved. [collective] */
 int tr_evaluate(struct tr_ranks *ranks, struct tr_opts *o, struct tr_events *events,
