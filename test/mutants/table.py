@@ -2573,10 +2573,6 @@ bug("memory_is_disk", "a step that was resumed from memory counts as if it were 
     "j->progress.on_disk || MUTANT ? j->progress.step : 0", SAVES + "after_a_rank_was_lost")
 bug("memory_without_gate", "a gate does not wait for a save to memory", "run/bindsave.c:wait_gate",
     "to < TR_PLACES", "to < TR_PLACES - MUTANT", WHOLE + "a_save_has_no_byte")
-bug("disk_before_memory", "a save to disk begins while one to memory is in flight",
-    "run/trainsave.c:tr_job_save", "int rc = advance(j, TR_TO_MEMORY, 1, err);",
-    "int rc = MUTANT ? 0 : advance(j, TR_TO_MEMORY, 1, err);",
-    SAVES + "evaluations_saves_and_signals")
 RESUME = "train/test_train_resume: "
 bug("notes_of_rank_0", "only rank 0 says where the training is", "run/bindsave.c:tr_store_begin",
     "add_notes(*save, p);", "if (!MUTANT || s->ranks->rank == 0) add_notes(*save, p);",
