@@ -51,6 +51,8 @@ int tr_opts_set(struct tr_opts *o, const char *key, const char *text, enum tr_so
 /* Returns whether a key is that of an option which is true or false, so that --KEY alone sets
  * it. */
 int tr_opts_is_switch(const char *key);
+/* Returns the key of an option that must be set and is not, or NULL. */
+const char *tr_opts_missing(const struct tr_opts *o);
 /* Sets the options that follow from others and from the number of ranks, and checks that all fit
  * together.
  * ranks  0: it is not known yet, so only what does not depend on it is checked.
