@@ -86,7 +86,7 @@ static inline void prepare(void)
 static inline void *train(void *arg)
 {
 	struct rank *r = arg;
-	struct tr_events events = { .writes = r->tells, .json = 1, .fd = -1 };
+	struct tr_events events = { .writes = r->tells, .json = rank_0_tells, .fd = -1 };
 	struct tr_opts o;
 
 	r->rc = tr_opts_init(&o, &r->err);
