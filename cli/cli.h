@@ -165,6 +165,9 @@ void cli_progress_begin(struct cli_progress *p, const struct cli_args *a);
 /* Shows progress and time left, at most five times a second. arg: a struct cli_progress. */
 int cli_progress_show(void *arg, uint64_t done, uint64_t total);
 void cli_progress_end(struct cli_progress *p);
+/* Says how many tensors of another program's checkpoint are not read, if there are any: they are
+ * missing in what was written. */
+void cli_say_unread(const char *src, struct sheaf_checkpoint *step);
 /* Takes --dtype, --max-shard-size and --mem. 0, or 2 with the line out. */
 int cli_writing_options(const struct cli_args *a, int32_t *dtype, uint64_t *file_bytes_max,
                         uint64_t *memory_bytes);

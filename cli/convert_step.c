@@ -187,6 +187,8 @@ static int run(const struct cli_args *a)
 	rc = rc < 0 ? cli_error(a, rc, rc == SHEAF_EEXIST ? dst : a->pos[0], err.msg,
 	                        cli_hint_for(&err, hint))
 	            : answer(a, dst, &report, p.seconds);
+	if (rc == 0)
+		cli_say_unread(a->pos[0], s.step);
 	if (rc == 0 && is_to_model(a) && s.place.kind == CLI_DIR &&
 	    sheaf_checkpoint_get_info(s.step, &info, NULL) == 0 &&
 	    !cli_has(info.path, "sheaf.json"))

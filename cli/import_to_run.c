@@ -75,6 +75,8 @@ static int run_import(const struct cli_args *a, const char *run, int64_t number)
 	rc = rc < 0 ? cli_error(a, rc, rc == SHEAF_EEXIST ? run : a->pos[0], err.msg,
 	                        cli_hint_for(&err, hint))
 	            : answer(a, run, &report, p.seconds);
+	if (rc == 0)
+		cli_say_unread(a->pos[0], s.step);
 	cli_step_close(&s);
 	return rc;
 }

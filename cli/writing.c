@@ -21,6 +21,18 @@ void cli_progress_begin(struct cli_progress *p, const struct cli_args *a)
 	*p = (struct cli_progress){ .began = now_s(), .on = !a->json && isatty(STDERR_FILENO) };
 }
 
+void cli_say_unread(const char *src, struct sheaf_checkpoint *step)
+{
+	const char *n = sheaf_checkpoint_note(step, "tensors_not_read");
+
+	if (!n)
+		return;
+	fputs("sheaf: ", stderr);
+	cli_put(stderr, src);
+	fprintf(stderr, ": tensors that are not read, and so not written: %s; sheaf show names "
+	        "them\n", n);
+}
+
 int cli_progress_show(void *arg, uint64_t done, uint64_t total)
 {
 	struct cli_progress *p = arg;

@@ -114,6 +114,8 @@ struct shf_foreign {
 	uint32_t open_next;             /* guarded by lock; where the search for a file that may be
 	                                 * closed goes on */
 	void *own;                      /* of the format */
+	uint64_t unread_n;              /* tensors that are not read, which notes name; see
+	                                 * SHF_UNREAD_NOTE */
 	uint64_t notes_left;            /* notes that were not kept, because there are too many */
 	/* private to foreign_dir.c */
 	struct shf_sys sys;
@@ -235,7 +237,9 @@ int shf_foreign_check_names(const struct shf_foreign *f, struct sheaf_error *err
  * bytes of the key are kept, and the first 1024 of the text. */
 int shf_foreign_note(struct shf_foreign *f, struct sheaf_error *err, const char *key, size_t key_n,
                      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* If notes were left out, adds a last note that says how many. Its key is "...". */
+#define SHF_UNREAD_NOTE "tensors_not_read"
+/* If tensors are not read, adds a note with this key that says how many, for those who write a
+ * checkpoint anew. If notes were left out, adds a last one that says how many: its key is "...". */
 int shf_foreign_notes_end(struct shf_foreign *f, struct sheaf_error *err);
 int64_t *shf_foreign_numbers(struct shf_foreign *f, size_t n);  /* zeroed, in the arena */
 #endif

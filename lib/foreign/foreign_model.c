@@ -68,6 +68,7 @@ int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tenso
 		return foreign_no_memory(f, err);
 	if (why) {
 		f->pieces.len -= x.n * sizeof(struct shf_foreign_piece);
+		f->unread_n++;
 		return shf_foreign_note(f, err, name, n, "a tensor whose name %s, which is not "
 		                        "read", why);
 	}
@@ -171,21 +172,27 @@ int shf_foreign_note(struct shf_foreign *f, struct sheaf_error *err, const char 
 	return rc;
 }
 
-/* Adds a note whose key is "...", beyond the limit. */
-static int __attribute__((format(printf, 3, 4)))
-note_more(struct shf_foreign *f, struct sheaf_error *err, const char *fmt, ...)
+/* Adds a note, also beyond the limit. */
+static int __attribute__((format(printf, 4, 5)))
+note_more(struct shf_foreign *f, struct sheaf_error *err, const char *key, const char *fmt, ...)
 {
 	va_list ap;
 	int rc;
 
 	va_start(ap, fmt);
-	rc = note_add(f, err, "...", 3, fmt, ap);
+	rc = note_add(f, err, key, strlen(key), fmt, ap);
 	va_end(ap);
 	return rc;
 }
 
 int shf_foreign_notes_end(struct shf_foreign *f, struct sheaf_error *err)
 {
-	return f->notes_left ? note_more(f, err, "%" PRIu64 " more values are not listed",
-	                                 f->notes_left) : 0;
+	int rc = 0;
+
+	if (f->unread_n)
+		rc = note_more(f, err, SHF_UNREAD_NOTE, "%" PRIu64, f->unread_n);
+	if (rc == 0 && f->notes_left)
+		rc = note_more(f, err, "...", "%" PRIu64 " more values are not listed",
+		               f->notes_left);
+	return rc;
 }

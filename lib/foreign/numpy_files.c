@@ -196,6 +196,7 @@ static int npz_add(struct npy_source *s, const struct shf_zip_record *record)
 	if (rc < 0)
 		return rc;
 	n -= 4;
+	s->f->unread_n += h.unread != NULL;
 	return h.unread ? shf_foreign_note(s->f, s->err, record->raw, n, "%s, which is not read",
 	                                   h.unread)
 	                : npy_add(s, &h, record->raw, n);

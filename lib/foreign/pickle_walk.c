@@ -57,6 +57,13 @@ static int walk_steps(struct walk *w, uint64_t n)
 	return 0;
 }
 
+/* Counts tensors that are not read. Where none is looked for, they are of no weight. */
+static void walk_unread(struct walk *w, uint64_t n)
+{
+	if (w->by->add)
+		w->f->unread_n += n;
+}
+
 /* ---- values that are no tensors ---- */
 
 static void put_float(struct shf_buf *out, double v)
@@ -145,6 +152,7 @@ static int walk_opaque(struct walk *w, const struct shf_pk *v)
 	const char *of = v->kind == SHF_PK_CALL ? v->u.call->func->u.s : "a storage";
 
 	w->steps -= had - steps;
+	walk_unread(w, n);
 	if (n)
 		return walk_note(w, "an object of %.*s, which is not read; %" PRIu64 "%s tensor%s "
 		                 "in it can not be loaded", shf_name_show(of), of, n,
@@ -209,6 +217,7 @@ static int walk_dict(struct walk *w, const struct shf_pk *v, int depth)
 		tensors += count_tensors(w, v->u.a[2 * i + 1], depth, &steps);
 		rc = walk_steps(w, 1 + COUNT_STEPS - steps);
 	}
+	walk_unread(w, tensors);
 	if (rc == 0 && strange)
 		rc = walk_note(w, "%" PRIu64 " entr%s with a key that is neither a text nor a "
 		               "number, not listed; tensors in them, which can not be loaded: %"
@@ -284,6 +293,7 @@ static int walk_tensor(struct walk *w, const struct shf_pk *v)
 		return walk_fail(w, "its names are longer than can be listed");
 	if (w->name.len > NAME_MAX_BYTES) {
 		w->name.len = n;
+		walk_unread(w, 1);
 		return walk_note(w, "a tensor whose name has more than %d bytes, which is not "
 		                 "read", NAME_MAX_BYTES);
 	}
@@ -309,8 +319,10 @@ static int walk_value(struct walk *w, const struct shf_pk *v, int depth)
 	kind = w->by->look(v, &why);
 	if (kind == SHF_TENSOR_READ)
 		return walk_tensor(w, v);
-	if (kind == SHF_TENSOR_UNREAD)
+	if (kind == SHF_TENSOR_UNREAD) {
+		walk_unread(w, 1);
 		return walk_note(w, "%s", why);
+	}
 	dict = v->kind == SHF_PK_DICT ? v : as_dict(v);
 	if (dict)
 		return walk_dict(w, dict, depth);

@@ -294,6 +294,7 @@ static int add_safetensors(struct torch_folder *d, const char *name)
 		struct shf_foreign_piece p = { .file = file, .at = st.header_bytes + t->off };
 
 		if (shf_dtype(t->dtype)->bits < 8) {
+			f->unread_n++;
 			rc = shf_foreign_note(f, d->err, t->name, strlen(t->name), "a tensor of a "
 			                      "type smaller than a byte, which is not read");
 			if (rc == 0)

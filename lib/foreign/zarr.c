@@ -355,6 +355,7 @@ static int add_metadata(struct shf_zarr_store *s, size_t i, size_t n, int versio
 	shf_buf_add(&s->names, &name, sizeof(name));
 	if (s->names.oom)
 		return zarr_no_memory(s, err);
+	s->f->unread_n += a.z.unread != NULL;
 	if (a.z.unread)
 		return shf_foreign_note(s->f, err, name, strlen(name), "%s, which is not read",
 		                        a.z.unread);

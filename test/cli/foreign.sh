@@ -171,6 +171,20 @@ t 1 'an index may not leave the directory' "$SHEAF" verify hf2 --json
 json 'and that is a finding' 'o[0]["finding"] == "index" and o[0]["file"]'
 t 1 'nor does anything read through it' "$SHEAF" cat hf2 b.ids
 
+"$PY" -c 'import zipfile
+with zipfile.ZipFile("ends.npz", "w") as z:
+    for name, kind in ("big", ">f4"), ("little", "<f4"):
+        head = "{%r: %r, %r: False, %r: (2,)}" % ("descr", kind, "fortran_order", "shape")
+        z.writestr(name + ".npy", b"\x93NUMPY\1\0" + len(head).to_bytes(2, "little") +
+                   head.encode() + bytes(8))'
+t 0 'an archive with an array that is not read is converted' "$SHEAF" convert ends.npz ends
+has 'and it is said that the array is missing' err 'not read, and so not written: 1'
+t 0 'and imported' "$SHEAF" import ends.npz ends.run@1
+has 'with the same words' err 'and so not written: 1'
+t 0 'where each is read' "$SHEAF" convert single.safetensors all
+! grep -q 'not written' err
+result $? 'nothing of the kind is said'
+
 t 0 'show --hf is content with a whole Qwen2' "$SHEAF" show qwen --hf
 has 'and says so' out 'finds all it needs'
 "$PY" -c 'import json

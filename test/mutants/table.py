@@ -2094,6 +2094,9 @@ bug("first_copy_counts", "of a tensor in two files the first is read, whatever t
 skipped("index_not_synced", "the name of an index that was repaired is not durable",
         "export/repair_index.c:put_index_at", "shf_dir_fsync(sys, dir)",
         INDEX + "a_repair_survives_every_cut")
+bug("unread_not_counted", "nobody says that a conversion lacks tensors that are not read",
+    "foreign/pickle_walk.c:walk_unread", "if (w->by->add)", "if (w->by->add && !MUTANT)",
+    "sim/test_torch_folder: an_index_may", "sim/test_torch_files: a_key_that_is_no_name")
 bug("unread_not_indexed", "a repaired index lacks the weights that are not read",
     "foreign/torch_folder.c:add_all_unread", "rc = add_unread(d,",
     "rc = MUTANT ? 0 : add_unread(d,", "sim/test_torch_folder: an_index_may")

@@ -98,7 +98,9 @@ TEST(an_array_that_cannot_be_read_is_noted)
 		(void)shf_foreign_tensors(f, &n);
 		CHECK_INT(n, 0);
 		note = (const void *)f->notes.data;
-		CHECK_INT(f->notes.len, 3 * sizeof(*note));
+		CHECK_INT(f->notes.len, 4 * sizeof(*note));
+		CHECK_STR(note[3].key, SHF_UNREAD_NOTE);
+		CHECK_STR(note[3].text, "2");
 		if (!strstr(note[2].text, flaws[i].why))
 			fail_msg("want '%s', got '%s'", flaws[i].why, note[2].text);
 		shf_foreign_free(f);

@@ -150,8 +150,10 @@ TEST(a_tensor_that_leaves_its_storage_is_refused)
 	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 77, 0), FILE_PT, &err), 0, &err);
 	(void)shf_foreign_tensors(f, &n);
 	CHECK_INT(n, 0);
-	CHECK_INT(f->notes.len, sizeof(*note));
+	CHECK_INT(f->notes.len, 2 * sizeof(*note));
 	note = (const void *)f->notes.data;
+	CHECK_STR(note[1].key, SHF_UNREAD_NOTE);
+	CHECK_STR(note[1].text, "1");
 	if (!strstr(note->text, lies[2].why))
 		fail_msg("want '%s', got '%s'", lies[2].why, note->text);
 	shf_foreign_free(f);
@@ -422,7 +424,9 @@ TEST(a_key_that_is_no_name_is_noted_and_the_others_are_read)
 	CHECK_INT(n, 1);
 	CHECK_STR(t[0].name, "b");
 	note = (const void *)f->notes.data;
-	CHECK_INT(f->notes.len / sizeof(*note), 4);
+	CHECK_INT(f->notes.len / sizeof(*note), 5);
+	CHECK_STR(note[4].key, SHF_UNREAD_NOTE);
+	CHECK_STR(note[4].text, "4");
 	CHECK(strstr(note[0].text, "more than 4096 bytes") != NULL);
 	CHECK(strstr(note[1].text, "__metadata__") != NULL);
 	CHECK(strstr(note[2].text, "UTF-8") != NULL);

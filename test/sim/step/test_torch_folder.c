@@ -116,11 +116,14 @@ TEST(an_index_may_and_must_list_weights_that_are_not_read)
 	                  "\"}}";
 	struct torch_bytes b = torch_archive_of(sparse, strlen(sparse));
 	struct simdisk *disk = bins(all);
-	char *text;
+	struct sheaf_error err;
+	char *text, note[400];
 	size_t n;
 
 	CHECK_INT(simdisk_put(disk, "hf/" B2, b.p, b.n), 0);
 	evidence_is(disk, indexes[0].why);
+	CHECK_RC(foreign_opens(disk, "hf", "tensors_not_read", note, &err), 0, &err);
+	CHECK_STR(note, "1");
 	put(disk, "hf/" INDEX, "{\"weight_map\":{\"a.h\":\"" B1 "\",\"a.w\":\"" B1 "\"}}");
 	evidence_is(disk, INDEX ": tensor b.s is not in it; the files");
 	CHECK_INT(simdisk_remove(disk, "hf/" INDEX), 0);
