@@ -9,6 +9,7 @@
 
 #include "leafsum.h"
 #include "link.h"
+#include "memfail.h"
 #include "philox.h"
 #include "rankmesh.h"
 #include "ranks_threads.h"
@@ -161,6 +162,25 @@ TEST(ranks_reduce_and_agree_on_the_error_of_one)
 		CHECK_INT(w[r].err.rank, 3);
 		CHECK_STR(w[r].err.msg, w[0].err.msg);
 	}
+}
+
+/* Such a group is a part of a larger one, whose ranks wait. */
+TEST(a_group_of_one_rank_needs_no_memory)
+{
+	struct tr_error err = { .code = 0 }, own = { .rank = -1 };
+	uint64_t x = 7, y = 0;
+	struct tr_ranks g;
+
+	tr_ranks_alone(&g);
+	g.all_rank = 5;
+	memfail_at(1);
+	CHECK_INT(tr_agree(&g, 0, &err), 0);
+	CHECK_INT(tr_agree(&g, tr_fail(&own, TR_EIO, "no disk"), &own), TR_EIO);
+	CHECK_INT(tr_allreduce(&g, &x, 1, TR_SUM, &err), 0);
+	CHECK_INT(tr_allgather(&g, &x, &y, sizeof(x), &err), 0);
+	CHECK(!memfail_end());
+	CHECK(x == 7 && y == 7 && own.rank == 5);
+	CHECK_STR(own.msg, "no disk");
 }
 
 TEST(the_failure_of_any_exchange_is_an_error_on_all_ranks)
