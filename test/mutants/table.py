@@ -2472,6 +2472,10 @@ bug("block_used_while_sent", "the next layer is computed in a block that is stil
 bug("leaves_dealt_alike", "the leaves of a round are those of the first rank on all ranks",
     "optim/leafgrads.c:tr_leafgrads_leaf", "lg->o.mesh->dp.rank * round.each",
     "(MUTANT ? 0 : lg->o.mesh->dp.rank) * round.each", WHOLE + "ranks_that_are_threads")
+bug("complete_exchange_fails", "an exchange that is complete fails because of a later one",
+    "comm/ranks_threads.c:progress_threads", "good = *done || !all->broken;",
+    "good = (*done && (good || !MUTANT)) || !all->broken;",
+    RANKS + "an_exchange_that_is_complete")
 bug("channels_mixed", "messages of all channels from a rank are received in one order",
     "comm/ranks_threads.c:take_message", "m->channel != channel",
     "(!MUTANT && m->channel != channel)", RANKS + "messages_of_a_channel")
