@@ -10,7 +10,7 @@
 #define FROM "m"
 #define TO "out.gguf"
 
-enum { HIDDEN = 8, ROWS = 8 };
+enum { HIDDEN = 8, ROWS = 8, COLUMNS = 4 };    /* items of a norm; shape of all matrices */
 
 static const char *const names[] = { "token_embd.weight", "output_norm.weight", "output.weight",
 	"blk.0.attn_norm.weight", "blk.0.attn_q.weight", "blk.0.attn_k.weight",
@@ -54,7 +54,7 @@ static struct simdisk *model_on_disk(const char *without)
 
 	shf_buf_u64(&out, 0);
 	for (int i = 0; i < NAMES_N; i++) {
-		int items = strstr(names[i], "norm") ? HIDDEN : ROWS * HIDDEN;
+		int items = strstr(names[i], "norm") ? HIDDEN : ROWS * COLUMNS;
 		size_t begin = data.len;
 
 		if (without && strcmp(names[i], without) == 0)
@@ -63,7 +63,7 @@ static struct simdisk *model_on_disk(const char *without)
 			shf_buf_u8(&data, (uint8_t)(i + 1));
 		shf_buf_addf(&out, "%s\"%s\":{\"dtype\":\"BF16\",\"shape\":[%s],\"data_offsets\":"
 		             "[%zu,%zu]}", out.len > 8 ? "," : "{", names[i],
-		             items == HIDDEN ? "8" : "8,8", begin, data.len);
+		             items == HIDDEN ? "8" : "8,4", begin, data.len);
 	}
 	shf_buf_adds(&out, "}");
 	shf_put64(out.data, out.len - 8);
@@ -184,7 +184,7 @@ TEST(a_file_has_the_metadata_the_tokens_and_the_tensors)
 	static const uint32_t types[] = { 3, 1, 1, 1, 1, 4, 5, 5 };
 	struct simdisk *disk = model_on_disk(NULL);
 	struct made m = made_from(disk);
-	const size_t data = m.n - 32 - 3 * 32 - 9 * 128;
+	const size_t data = m.n - 32 - 3 * 32 - 9 * 64;
 	const uint8_t *at;
 	float factors[2];
 
@@ -206,8 +206,8 @@ TEST(a_file_has_the_metadata_the_tokens_and_the_tensors)
 	has_number(&m, "tokenizer.ggml.eos_token_id", 4, 1);
 	has_value(&m, "tokenizer.ggml.add_bos_token", 7, "\1", 1);
 	has_value(&m, "tokenizer.chat_template", 8, "\7\0\0\0\0\0\0\0{{ x }}", 15);
-	has_tensor(&m, "token_embd.weight", data, 30, 8, "\1\1\1", 3);
-	has_tensor(&m, "blk.0.ffn_down.weight", data, 30, 8, "\xc\xc\xc", 3);
+	has_tensor(&m, "token_embd.weight", data, 30, COLUMNS, "\1\1\1", 3);
+	has_tensor(&m, "blk.0.ffn_down.weight", data, 30, COLUMNS, "\xc\xc\xc", 3);
 	/* Norms are F32: a BF16 is the upper half of one. */
 	has_tensor(&m, "output_norm.weight", data, 0, 8, "\0\0\2\2\0\0\2\2", 8);
 	/* 2 * pi * 500000^(i / 2): 6.3 is a high frequency, and 4442.9 is between both. */
