@@ -375,7 +375,8 @@ def prepare():
     """What ./demo does first: packages by name, the optimised build. Its folder."""
     script = (". tools/setup.sh; mkdir -p build; need_packages $packages_build fio; build_release;"
               " targets=$(ninja -C build -t targets all |"
-              " sed -n 's,^\\(bench/[a-z-]*\\|libsheaf\\.so[.0-9]*\\): c_LINKER.*,\\1,p');"
+              " sed -n 's,^\\(bench/[a-z-]*\\|train/sheaf-bench-[a-z]*\\|libsheaf\\.so[.0-9]*\\)"
+              ": c_LINKER.*,\\1,p');"
               " quietly build/ninja.log ninja -C build $targets")
     done = subprocess.run(["sh", "-euc", script, "bench"], cwd=ROOT, stdout=sys.stderr)
     if done.returncode:

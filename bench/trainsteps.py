@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contestants that are jobs of sheaf-train, and the text that they train on."""
+import json
+import os
+import random
+import subprocess
+
+from contestants import Contestant
+from harness import ROOT
+
+
+def train(b, ranks, config, *flags):
+    """The command of a job."""
+    program = os.path.join(b.build, "train", "sheaf-train")
+    job = [program, "run", config, "--json", "--resume", "none", *flags]
+    return job if ranks == 1 else [b.program("mpirun"), "--allow-run-as-root", "--oversubscribe",
+                                   "--bind-to", "none", "-n", str(ranks)] + job
+
+
+class Steps(Contestant):
+    """The median of the steps of a job, without the first one. Several copies of a job run at once,
+    and the slowest counts."""
+
+    def __init__(self, b, name, *flags, ranks=2, copies=1):
+        super().__init__(name)
+        self.b, self.flags, self.ranks, self.copies = b, flags, ranks, copies
+        self.losses = []                # of the last round
+
+    def round(self):
+        runs = [os.path.join(self.b.dir, "run%d" % i) for i in range(self.copies)]
+        jobs = [subprocess.Popen(train(self.b, self.ranks, "/dev/null", "--run", run, *self.flags),
+                                 cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 stdin=subprocess.DEVNULL, text=True) for run in runs]
+        medians = []
+        for job in jobs:
+            out, err = job.communicate()
+            if job.returncode:
+                raise RuntimeError("sheaf-train: " + err.strip())
+            steps = [e for e in map(json.loads, out.splitlines()) if e["event"] == "step"]
+            self.losses = [e["loss"] for e in steps]
+            seconds = sorted(e["seconds"] for e in steps if e["step"] > 1)
+            medians.append(seconds[len(seconds) // 2])
+        subprocess.run(["rm", "-rf", *runs], check=True)
+        return {"seconds": max(medians)}
+
+
+def make_data(b):
+    """A token file of random words, b.dir/data."""
+    text = os.path.join(b.dir, "text")
+    drawn = random.Random(1).choices(("sheaf", "of", "wheat", "is", "bound"), k=9999)
+    with open(text, "w", encoding="ascii") as f:
+        f.write(" ".join(drawn))
+    subprocess.run([os.path.join(b.build, "train", "sheaf-train"), "data", text, "-o",
+                    os.path.join(b.dir, "data")], check=True, capture_output=True)
