@@ -32,7 +32,8 @@ def tokenizer(folder: str, kind: str) -> int:
     """Writes a small tokenizer of the kind of Llama 3 or Qwen2. Returns how many tokens it has."""
     from tokenizers import (Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers,
                             processors, trainers)
-    from transformers import PreTrainedTokenizerFast
+    import transformers
+    make: Any = transformers.PreTrainedTokenizerFast
     llama = kind == "llama"
     t = Tokenizer(models.BPE(ignore_merges=llama))
     if not llama:
@@ -50,8 +51,8 @@ def tokenizer(folder: str, kind: str) -> int:
             single="<|begin|> $A", special_tokens=[("<|begin|>", 0)])
     else:
         t.post_processor = processors.ByteLevel(trim_offsets=False)
-    fast = PreTrainedTokenizerFast(tokenizer_object=t, bos_token="<|begin|>" if llama else None,
-                                   eos_token="<|end|>", chat_template="{{ messages }}")
+    fast = make(tokenizer_object=t, bos_token="<|begin|>" if llama else None,
+                eos_token="<|end|>", chat_template="{{ messages }}")
     fast.add_tokens(["extra"])
     fast.save_pretrained(folder)
     return len(fast)
