@@ -586,12 +586,13 @@ static int is_node_crowded(MPI_Comm comm)
 	return rc == MPI_SUCCESS && CPU_COUNT(&all) < ranks;
 }
 
-/* Sets the largest tag. MPI says 32767 at least. */
+/* Sets the largest tag: 32767 at least. Only MPI_COMM_WORLD has this attribute. */
 static int find_tags(struct mpi_ranks *m, struct tr_error *err)
 {
 	int *most, is_set;
 
-	if (MPI_Comm_get_attr(m->comm, MPI_TAG_UB, &most, &is_set) != MPI_SUCCESS || !is_set)
+	if (MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &is_set) != MPI_SUCCESS ||
+	    !is_set)
 		return tr_fail(err, TR_ELOST, "MPI does not say which tags it has; see its log");
 	m->tag_max = *most;
 	/* tell() sends the number of a rank and 1. */
