@@ -178,6 +178,7 @@ static const char *megatron_index(struct shf_export_plan *plan, const struct shf
 const struct shf_export_format shf_export_megatron = {
 	.name = "megatron",
 	.families = true,
+	.copies_tied = true,
 	.has_type = shf_torch_has_type,
 	.place = megatron_place,
 	.index = megatron_index,

@@ -103,7 +103,8 @@ static int find_snapshot(const struct shf_sys *sys, const char *path, struct shf
 		shf_sys_close(sys, in);
 	}
 	shf_sys_close(sys, dir);
-	shf_buf_u8(snapshot, 0);
+	if (rc > 0)
+		shf_buf_u8(snapshot, 0);
 	if (rc > 0 && snapshot->oom)
 		rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", path);
 	shf_buf_release(&s.said);
