@@ -2581,6 +2581,9 @@ bug("memory_is_disk", "a step that was resumed from memory counts as if it were 
 bug("memory_without_gate", "a gate does not wait for a save to memory", "run/bindsave.c:wait_gate",
     "to < TR_PLACES", "to < TR_PLACES - MUTANT", WHOLE + "a_save_has_no_byte")
 RESUME = "train/test_train_resume: "
+bug("resume_other_seq", "a resume with another seq goes on at the same number of samples",
+    "run/trainstart.c:find_checkpoint", "j->o->seq != before.seq",
+    "j->o->seq != before.seq && !MUTANT", RESUME + "samples_of_another_length")
 bug("notes_of_rank_0", "only rank 0 says where the training is", "run/bindsave.c:tr_store_begin",
     "add_notes(*save, p);", "if (!MUTANT || s->ranks->rank == 0) add_notes(*save, p);",
     RESUME + "ranks_that_have_different_places")

@@ -340,6 +340,21 @@ TEST(the_average_of_a_checkpoint_is_evaluated_and_missed_if_there_is_none)
 	rmtree("whole");
 }
 
+TEST(samples_of_another_length_begin_with_the_first_one_in_another_run)
+{
+	struct rank rank[RANKS_MAX];
+
+	prepare();
+	train_on(2, "whole/run", "2", "");
+	train_fails(2, "whole/run", "seq: 5", TR_EINVAL,
+		    "seq 5: whole/run@2 was trained with seq 9");
+	CHECK_RC(listen_to(2, "whole/other", "3", "{seq: 5, resume: whole/run@2}", rank), 0,
+		 &rank[0].err);
+	CHECK_INT(count("\"changed\":[\"seq\",\"steps\"]"), 1);
+	CHECK_INT(count("\"consumed_samples\":12,"), 1);
+	rmtree("whole");
+}
+
 /* ---- what checkpoints have, and which are kept ---- */
 
 static int has_text(const char *path, const char *text)

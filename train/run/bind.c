@@ -83,6 +83,7 @@ int tr_store_open(struct tr_store **out, const struct tr_store_opts *o, struct t
 	s->run_dir = strdup(o->run);
 	rc = s->run_dir ? tr_store_pass(err, &e, tr_store_group(s, &e)) :
 		tr_fail(err, TR_ENOMEM, "no memory to open the run");
+	rc = tr_agree(ranks, rc, err);
 	if (rc == 0)
 		rc = find_agent(ranks, o, &has_agent, err);
 	if (rc == 0) {

@@ -28,6 +28,22 @@ static void note_passed(void *arg, const char *checkpoint, const char *why)
 	json_array_append_new(j->passed, json_sprintf("%s: %s", checkpoint, why));
 }
 
+/* Refuses another seq than that of the checkpoint: its place in the data is a number of samples,
+ * which would be of other lengths. With a checkpoint of another run the training begins with the
+ * first sample. */
+static int change_seq(struct tr_job *j, int64_t before, struct tr_error *err)
+{
+	if (j->evaluates)
+		return 0;
+	if (!tr_store_is_other(j->store))
+		return tr_fail(err, TR_EINVAL, "seq %" PRId64 ": %s was trained with seq %" PRId64
+			       ", and its place in the data is a number of such samples; use that "
+			       "seq, or another run with resume %s", j->o->seq,
+			       tr_store_found(j->store), before, tr_store_found(j->store));
+	j->progress.consumed = 0;
+	return 0;
+}
+
 /* Finds the checkpoint to resume from. Options that are not set get the values that it was trained
  * with. */
 static int find_checkpoint(struct tr_job *j, struct tr_error *err)
@@ -55,6 +71,8 @@ static int find_checkpoint(struct tr_job *j, struct tr_error *err)
 			     "and its weights", j->o->optimizer == TR_MUON ? "muon" : "adamw",
 			     tr_store_found(j->store), before.optimizer == TR_MUON ? "muon" :
 			     "adamw");
+	if (rc == 0 && j->o->seq != before.seq)
+		rc = change_seq(j, before.seq, err);
 	tr_opts_release(&before);
 	return rc;
 }
