@@ -265,7 +265,7 @@ static void put_sentences(struct simdisk *disk, int kind)
 
 TEST(a_model_of_sentencepiece_has_scores_and_types)
 {
-	static const char *const tokens[] = { "<unk>", "\xe2\x96\x81" "a", "<0x0A>", "p.q", "x y",
+	static const char *const tokens[] = { "<unk>", ("\xe2\x96\x81" "a"), "<0x0A>", "p.q", "x y",
 		"<|z|>", "[PAD6]", "[PAD7]" };
 	static const uint32_t types[] = { 3, 1, 6, 4, 4, 3, 5, 5 };
 	static const float scores[] = { -1000, -1.5f, -2, -1000, -1000, -1000, -10000, -10000 };
