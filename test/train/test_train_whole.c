@@ -401,7 +401,9 @@ T_REPLACES int munmap(void *at, size_t n)
 TEST(memory_is_released_after_the_save_that_reads_it)
 {
 	prepare();
-	offloaded = unmapped = in_flight = 0;
+	offloaded = 0;
+	unmapped = 0;
+	in_flight = 0;
 	train_fails(2, "whole/run", "{offload: whole, save-every: 1, lr: 1000, clip: 0, "
 		    "weight-decay: 100}", TR_ENAN, "step 4: the gradient is not a number");
 	CHECK(access("whole/run/checkpoint-2", F_OK) == 0);
