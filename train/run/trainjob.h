@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A training at work: what its parts share. trainstart.h makes it, trainloop.c carries it out,
- * trainsave.h saves it, and traintell.h writes its events. */
+/* The state of a training that runs in this process. trainstart.h makes it, trainloop.c makes the
+ * steps, trainsave.h saves, and traintell.h writes the events. */
 #ifndef TRAINJOB_H
 #define TRAINJOB_H
 #include "bind.h"
@@ -30,19 +30,20 @@ struct tr_job {
 	struct tr_progress progress;
 	int evaluates;                  /* 1: nothing is trained or saved */
 	int64_t only;                   /* the checkpoint that resume auto takes; 0: the newest */
-	json_t *passed;                 /* damaged checkpoints, and those that were set aside; on
-	                                 * rank 0 */
+	json_t *passed;                 /* on rank 0: the checkpoints that were passed over or set
+	                                 * aside, with the reason */
 	int64_t blocked_ns;             /* time that saves took, since the last event of a step */
 	int64_t last_saved;             /* step of the last save to disk that began and has not
 	                                 * failed */
 	int64_t committed;              /* step of the last one that was committed */
 	struct tr_error unsaved;        /* code ENOSPC: why the last save has failed */
-	int memory_lost;                /* the last save to memory was not kept, which was told */
+	int memory_lost;                /* 1: the last save to memory has failed, and that was
+	                                 * reported */
 	int save_asked;                 /* a signal asks for a save, as all ranks have agreed */
 	int64_t stop_ns;                /* when a signal asked to stop, or when the ranks agreed to;
 	                                 * 0: not yet */
 	int64_t last_eval;              /* step of the last evaluation; -1: none */
-	int told_memory;                /* the events of memory were written */
+	int told_memory;                /* 1: the events `memory` were written */
 	const char *changed[TR_OPTS_MAX + 1];
 };
 #endif

@@ -11,10 +11,11 @@
 #include "paramgroups.h"
 #include "traintell.h"
 
-enum { SAVE = 1, STOP = 2, SECOND = 1000000000 };        /* bits of tr_job_agree; ns */
+enum { SAVE = 1, STOP = 2 };            /* the bits on which tr_job_agree agrees */
+enum { SECOND = 1000000000 };           /* ns */
 
-/* Takes the result of a save. If the disk is full the training goes on, because a later save may
- * work. That is an error only if the training ends before one does. */
+/* Handles the result of a save to the disk. If the disk is full, the training goes on, because a
+ * later save may succeed. It is an error only if the training ends before one does. */
 static int take_save(struct tr_job *j, int code, const struct tr_error *err)
 {
 	if (code != TR_ENOSPC)
@@ -27,8 +28,9 @@ static int take_save(struct tr_job *j, int code, const struct tr_error *err)
 	return 0;
 }
 
-/* Returns how long a training that stops may still wait, in ms; -1: it does not stop. A tenth of
- * stop-seconds, but at most a second, is left to end the process. */
+/* Returns how long this rank may still wait for a commit, in ms. -1: as long as it takes, since no
+ * signal has asked to stop. A tenth of stop-seconds, but at most a second, is kept for the end of
+ * the process. */
 static int time_left(const struct tr_job *j)
 {
 	int64_t all = j->o->stop_seconds * SECOND, spare = all / 10 < SECOND ? all / 10 : SECOND;
@@ -39,7 +41,7 @@ static int time_left(const struct tr_job *j)
 	return left < 1 ? 1 : left < INT_MAX ? (int)left : INT_MAX;
 }
 
-/* Says which step was not saved in time. */
+/* Fails because the last step was not saved within stop-seconds. */
 static int too_late(const struct tr_job *j, struct tr_error *err)
 {
 	const struct tr_error why = *err;
@@ -67,8 +69,9 @@ int tr_job_agree(struct tr_job *j, int code, struct tr_error *err)
 	return 0;
 }
 
-/* Takes the result of a save to memory. If an agent is lost or has no memory left, the training
- * goes on without it, and later saves try again. That is told once, until one of them works. */
+/* Handles the result of a save to memory. If an agent is lost or has no memory left, the training
+ * goes on, and later saves try again. The failure is reported once, and again only after a save to
+ * memory has succeeded meanwhile. */
 static int take_memory_save(struct tr_job *j, int code, const struct tr_error *err)
 {
 	if (code != TR_EAGAIN && code != TR_EFAILED)
@@ -143,7 +146,8 @@ static int begin_save(struct tr_job *j, enum tr_place to, struct tr_error *err)
 
 int tr_job_save(struct tr_job *j, enum tr_place to, struct tr_error *err)
 {
-	/* Also before a save to disk, because an older step could not be committed behind it. */
+	/* Also before a save to the disk: when that is committed, the library refuses to commit an
+	 * older step. */
 	int rc = advance(j, TR_TO_MEMORY, 1, err);
 	int64_t start;
 
@@ -154,7 +158,7 @@ int tr_job_save(struct tr_job *j, enum tr_place to, struct tr_error *err)
 		rc = tr_trainer_settle(&j->t, err);
 	if (rc < 0)
 		return rc;
-	/* This save has what was asked for before it begins. */
+	/* Signals that came before this save begins are answered by it. */
 	if (to == TR_TO_DISK) {
 		j->save_asked = 0;
 		if (j->signals)

@@ -9,7 +9,7 @@
 #include "itemhash.h"
 #include "link.h"
 
-enum { OLDER = 1 };                     /* a result of load() */
+enum { OLDER = 1 };                     /* what load() returns if it loaded an older checkpoint */
 
 /* Prints the errors and warnings of the library: levels 0 and 1. */
 static void log_line(void *arg, int level, const char *line)
@@ -20,7 +20,7 @@ static void log_line(void *arg, int level, const char *line)
 		fprintf(stderr, "sheaf-train: %s\n", line);
 }
 
-/* Notes a checkpoint that is passed over, for the event of the start. */
+/* Keeps the name of a checkpoint that was passed over, for the event `start`. */
 static void note_passed(void *arg, const char *checkpoint, const char *why)
 {
 	const struct tr_job *j = arg;
@@ -28,9 +28,9 @@ static void note_passed(void *arg, const char *checkpoint, const char *why)
 	json_array_append_new(j->passed, json_sprintf("%s: %s", checkpoint, why));
 }
 
-/* Refuses another seq than that of the checkpoint: its place in the data is a number of samples,
- * which would be of other lengths. With a checkpoint of another run the training begins with the
- * first sample. */
+/* Refuses another seq than the checkpoint was trained with. The place in the data is counted in
+ * samples, so with samples of another length it would be another place. If the checkpoint is in
+ * another run, the training begins with the first sample instead. */
 static int change_seq(struct tr_job *j, int64_t before, struct tr_error *err)
 {
 	if (j->evaluates)
@@ -115,8 +115,8 @@ static int make_backend(struct tr_job *j, struct tr_error *err)
 	return rc;
 }
 
-/* The first rank of tp in the first stage and that in the last one read the data. The other ranks
- * of the last stage receive it from the latter. */
+/* In the first and in the last stage the first rank of tp reads the data. It sends it to the other
+ * ranks of tp in its stage, and that of the first stage also to the stages between. */
 static int choose_readers(struct tr_job *j, struct tr_error *err)
 {
 	int tp = (int)j->o->mesh.tp, ranks = j->mesh.line.n;
@@ -215,9 +215,9 @@ static void list_as_changed(struct tr_job *j, const char *key)
 	j->changed[i] = key;
 }
 
-/* Refuses other data than that of the checkpoint, in which its position would mean nothing. With a
- * checkpoint of another run the training begins with the first sample of the new data, which is
- * listed as changed. */
+/* Refuses other data than the checkpoint was trained on, because its place in the data would mean
+ * nothing there. If the checkpoint is in another run, the training begins with the first sample of
+ * the new data instead, and `data` is listed as changed. */
 static int check_data(struct tr_job *j, struct tr_error *err)
 {
 	struct tr_progress *p = &j->progress;
@@ -241,8 +241,9 @@ static int check_data(struct tr_job *j, struct tr_error *err)
 	return 0;
 }
 
-/* Without `steps` the learning rate falls until the end of the epochs. The steps to it are counted
- * from here, because those before may have had another batch or other data. */
+/* Sets the step at which the schedule of the learning rate ends. Without `steps` it is the last one
+ * of the epochs, counted from the present step: earlier ones may have had another batch or other
+ * data. */
 static void find_end(struct tr_job *j)
 {
 	const struct tr_opts *o = j->o;
@@ -252,8 +253,8 @@ static void find_end(struct tr_job *j)
 		j->t.schedule.steps = j->progress.step + (left > 0 ? left / o->batch : 0);
 }
 
-/* Loads the checkpoint that was found. Returns OLDER if it is damaged, and an older one was loaded,
- * whose options and place in the training have to be read first. */
+/* Loads the checkpoint that was found. Returns OLDER if that one is damaged and an older one was
+ * loaded instead: the caller then begins again, with the options and notes of the older one. */
 static int load(struct tr_job *j, struct tr_error *err)
 {
 	int moments = tr_store_has_moments(j->store), rc;
@@ -286,7 +287,7 @@ static int begin_average(struct tr_job *j, struct tr_error *err)
 	return 0;
 }
 
-/* Sets the weights and the position in the training: those of the checkpoint, or those with which a
+/* Sets the weights and the place in the training, from the checkpoint, or to those with which a new
  * training begins. */
 static int fill(struct tr_job *j, struct tr_error *err)
 {
@@ -318,7 +319,8 @@ static int fill(struct tr_job *j, struct tr_error *err)
 	return rc;
 }
 
-/* Checks and makes what needs no other rank. The caller agrees on the result. */
+/* Checks and makes what needs no other rank. The caller has to agree with the other ranks on the
+ * result. */
 static int prepare_alone(struct tr_job *j, struct tr_error *err)
 {
 	int rc = tr_setup_read(&j->setup, j->o, err);
@@ -381,7 +383,7 @@ static int make_link(struct tr_job *j, struct tr_error *err)
 	return rc;
 }
 
-/* Does what tr_job_start says, unless the checkpoint is damaged: then it returns OLDER. */
+/* Does what tr_job_start says, or returns OLDER as load() does. */
 static int start(struct tr_job *j, struct tr_error *err)
 {
 	struct tr_store_opts so = { .run = j->o->run, .keep_last = j->o->keep_last,

@@ -40,7 +40,7 @@ int tr_tell_start(struct tr_job *j, struct tr_error *err)
 }
 
 int tr_tell_step(struct tr_job *j, const struct tr_lm_step *s, int64_t start,
-		     struct tr_error *err)
+		 struct tr_error *err)
 {
 	double seconds = (double)(tr_clock_ns() - start) * 1e-9;
 	double share = seconds > 0 ? (double)j->be->gemm_ns * 1e-9 / seconds : 0;
