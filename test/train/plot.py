@@ -73,7 +73,7 @@ class World:
 
     def plot(self, *args):
         return subprocess.run([self.program, "plot", *args], cwd=self.at, capture_output=True,
-                              text=True)
+                              text=True, timeout=60)
 
     def svg(self, *args):
         done = self.plot(*args)
@@ -156,12 +156,22 @@ def check_odd(w):
     w.claims.check(done.returncode == 0 and not done.stdout and "are left out: 1\n" in
                    done.stderr and len(points) == 3, "a line that a crash has cut is left out",
                    done.stderr)
+    with open(w.path("cut.jsonl"), "a", encoding="utf-8") as f:
+        f.writelines('\n{"event":"%s","step":%s,"loss":1}' % case for case in (
+            ("step", "1000000000000001"), ("eval", "1e300"), ("start", "-1"), ("step", '"7"')))
+    svg, done = w.svg("cut.jsonl"), w.plot("cut.jsonl")
+    w.claims.check("are left out: 5\n" in done.stderr and not svg.resumed and
+                   svg.panels["loss"].x[1] == 3,
+                   "lines with a step that no training makes are left out", done.stderr)
     with open(w.path("none.jsonl"), "w", encoding="utf-8") as f:
         f.write('{"event":"end"}\n')
+    with open(w.path("far.jsonl"), "w", encoding="utf-8") as f:
+        f.write('{"event":"step","step":100000000000000000,"loss":1}\n')
     os.mkdir(w.path("empty"))
     w.refuses("a run without events", "plot that file", "empty")
     w.refuses("a run that does not exist", "No such file", "nowhere")
     w.refuses("a file without a step", "no event of a step", "none.jsonl")
+    w.refuses("a file of a step that no training makes", "no event of a step", "far.jsonl")
     w.refuses("no run", "1 to 8 runs, not 0")
     w.refuses("nine runs", "1 to 8 runs, not 9", *["cut.jsonl"] * 9)
     w.refuses("an option that does not exist", "no such option", "cut.jsonl", "--events")

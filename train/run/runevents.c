@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define STEP_MAX 1000000000000000       /* the largest value of the option `steps` */
+
 static int no_memory(struct tr_error *err)
 {
 	return tr_fail(err, TR_ENOMEM, "no memory for the events");
@@ -54,7 +56,17 @@ static int64_t whole(const json_t *event, const char *key)
 	return json_integer_value(json_object_get(event, key));
 }
 
-static int take_start(struct tr_runevents *r, const json_t *event, struct tr_error *err)
+/* Returns the step of an event, or -1 if no training has such a step. */
+static int64_t step_of(const json_t *event)
+{
+	int64_t step = whole(event, "step");
+
+	return json_is_integer(json_object_get(event, "step")) && step >= 0 && step <= STEP_MAX ?
+		step : -1;
+}
+
+static int take_start(struct tr_runevents *r, const json_t *event, int64_t step,
+		      struct tr_error *err)
 {
 	const json_t *mesh = json_object_get(event, "mesh");
 	struct tr_resumption *at;
@@ -62,20 +74,21 @@ static int take_start(struct tr_runevents *r, const json_t *event, struct tr_err
 
 	for (int c = 0; rc == 0 && c < TR_CURVES; c++)
 		if (r->curve[c].n)
-			rc = add_point(&r->curve[c], (double)whole(event, "step"), NAN, err);
-	if (rc < 0 || whole(event, "step") == 0)
+			rc = add_point(&r->curve[c], (double)step, NAN, err);
+	if (rc < 0 || step == 0)
 		return rc;
 	at = realloc(r->resumed, (r->resumed_n + 1) * sizeof(*at));
 	if (!at)
 		return no_memory(err);
 	r->resumed = at;
 	at[r->resumed_n++] = (struct tr_resumption){
-		.step = whole(event, "step"), .ranks = whole(event, "ranks"),
+		.step = step, .ranks = whole(event, "ranks"),
 		.dp = whole(mesh, "dp"), .tp = whole(mesh, "tp"), .pp = whole(mesh, "pp") };
 	return 0;
 }
 
-static int take_step(struct tr_runevents *r, const json_t *event, struct tr_error *err)
+static int take_step(struct tr_runevents *r, const json_t *event, int64_t step,
+		     struct tr_error *err)
 {
 	static const struct {
 		enum tr_curve curve;
@@ -85,40 +98,44 @@ static int take_step(struct tr_runevents *r, const json_t *event, struct tr_erro
 		{ TR_CURVE_RATE, "lr_hex" }, { TR_CURVE_SPEED, "tokens_per_s" },
 		{ TR_CURVE_STALL, "blocked_ms" },
 	};
-	double step = number(event, "step");
 	int rc = 0;
 
 	for (size_t i = 0; rc == 0 && i < sizeof(member) / sizeof(member[0]); i++) {
 		double y = number(event, member[i].key);
 
-		if (isfinite(y) && isfinite(step))
-			rc = add_point(&r->curve[member[i].curve], step, y, err);
+		if (isfinite(y))
+			rc = add_point(&r->curve[member[i].curve], (double)step, y, err);
 	}
 	return rc;
 }
 
-static int take_eval(struct tr_runevents *r, const json_t *event, struct tr_error *err)
+static int take_eval(struct tr_runevents *r, const json_t *event, int64_t step,
+		     struct tr_error *err)
 {
-	double step = number(event, "step"), y = number(event, "loss");
+	double y = number(event, "loss");
 
-	return isfinite(step) && isfinite(y) ? add_point(&r->curve[TR_CURVE_EVAL], step, y, err) :
-		0;
+	return isfinite(y) ? add_point(&r->curve[TR_CURVE_EVAL], (double)step, y, err) : 0;
 }
 
 static int take_line(struct tr_runevents *r, const char *line, size_t n, struct tr_error *err)
 {
+	static const struct {
+		const char *name;
+		int (*take)(struct tr_runevents *, const json_t *, int64_t, struct tr_error *);
+	} kind[] = { { "start", take_start }, { "step", take_step }, { "eval", take_eval } };
 	json_t *event = json_loadb(line, n, 0, NULL);
 	const char *name = json_string_value(json_object_get(event, "event"));
+	int64_t step = step_of(event);
 	int rc = 0;
 
-	if (!name)
-		r->odd_lines++;
-	else if (strcmp(name, "start") == 0)
-		rc = take_start(r, event, err);
-	else if (strcmp(name, "step") == 0)
-		rc = take_step(r, event, err);
-	else if (strcmp(name, "eval") == 0)
-		rc = take_eval(r, event, err);
+	r->odd_lines += !name;
+	for (size_t i = 0; name && i < sizeof(kind) / sizeof(kind[0]); i++) {
+		if (strcmp(name, kind[i].name) != 0)
+			continue;
+		r->odd_lines += step < 0;
+		if (step >= 0)
+			rc = kind[i].take(r, event, step, err);
+	}
 	json_decref(event);
 	return rc;
 }

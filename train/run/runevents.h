@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The events of a run, read as lines for a picture. */
+/* The events of a run, read as the curves of a picture. */
 #ifndef RUNEVENTS_H
 #define RUNEVENTS_H
 #include <stddef.h>
@@ -7,7 +7,7 @@
 
 #include "tr_error.h"
 
-/* What a line shows, by step. */
+/* The numbers that a picture shows, each as a curve over the steps. */
 enum tr_curve { TR_CURVE_LOSS, TR_CURVE_EVAL, TR_CURVE_NORM, TR_CURVE_RATE, TR_CURVE_SPEED,
 		TR_CURVE_STALL, TR_CURVES };
 
@@ -27,7 +27,9 @@ struct tr_runevents {
 	struct tr_points curve[TR_CURVES];
 	struct tr_resumption *resumed;
 	size_t resumed_n;
-	int64_t odd_lines;              /* that are no events, such as one cut by a crash */
+	/* How many lines are no events, such as one that a crash has cut, or have a step that no
+	 * training makes. */
+	int64_t odd_lines;
 };
 
 /* Reads a file of events. ENOENT: it does not exist. EINVAL: no line is the event of a step. */
