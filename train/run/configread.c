@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { CONFIG_MAX = 1 << 20 };
 
@@ -36,4 +37,11 @@ int tr_config_read(const char *path, char **text, size_t *n, struct tr_error *er
 		*text = NULL;
 	}
 	return rc;
+}
+
+int tr_is_directory(const char *path)
+{
+	struct stat st;
+
+	return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }

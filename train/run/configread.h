@@ -8,4 +8,6 @@
 
 /* Reads a file of at most 1 MiB. The caller frees *text, which is NULL after an error. */
 int tr_config_read(const char *path, char **text, size_t *n, struct tr_error *err);
+/* Returns whether a path names a directory, as that of option `model` may. */
+int tr_is_directory(const char *path);
 #endif

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "configread.h"
+
 static const char tokenizer[] = "tokenizer.json";
 static const char *const known[] = { tokenizer, "tokenizer_config.json", "tokenizer.model",
 	"special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
@@ -66,20 +68,13 @@ static void directory_of(const char *path, char *dir, size_t n)
 		snprintf(dir, n, "%.*s", (int)(slash - path), path);
 }
 
-static int is_directory(const char *path)
-{
-	struct stat st;
-
-	return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 int tr_modelfiles_read(struct tr_modelfiles *m, const struct tr_opts *o, struct tr_error *err)
 {
 	char dir[4200];
 	int rc = 0;
 
 	m->n = 0;
-	if (is_directory(o->model))
+	if (tr_is_directory(o->model))
 		snprintf(dir, sizeof(dir), "%s", o->model);
 	else
 		directory_of(o->model, dir, sizeof(dir));

@@ -12,13 +12,6 @@
 
 enum { EVAL_MICROS = 8 };               /* of each stage, whose rows are sent at once */
 
-static int is_directory(const char *path)
-{
-	struct stat st;
-
-	return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 /* Sets the type in config.json, which is attached to checkpoints, to that of their weights. */
 static int set_type(struct tr_setup *s, struct tr_error *err)
 {
@@ -38,7 +31,7 @@ static int read_model_config(struct tr_setup *s, struct tr_error *err)
 	int rc;
 
 	snprintf(path, sizeof(path), "%s%s", s->o->model,
-		 is_directory(s->o->model) ? "/config.json" : "");
+		 tr_is_directory(s->o->model) ? "/config.json" : "");
 	rc = tr_config_read(path, &s->text, &s->n, err);
 	if (rc == 0)
 		rc = tr_model_config_read(&s->config, s->text, s->n, path, err);
@@ -48,7 +41,7 @@ static int read_model_config(struct tr_setup *s, struct tr_error *err)
 		rc = tr_fail(err, TR_EINVAL, "seq %" PRId64 " is above max_position_embeddings %"
 			     PRId64 " of %s; use a smaller seq", s->o->seq,
 			     s->config.positions_max, path);
-	if (rc == 0 && s->o->init == TR_INIT_MODEL && !is_directory(s->o->model))
+	if (rc == 0 && s->o->init == TR_INIT_MODEL && !tr_is_directory(s->o->model))
 		rc = tr_fail(err, TR_EINVAL, "init model reads weights from the directory of "
 			     "model, and %s is a file; use a Hugging Face directory, or init "
 			     "random", s->o->model);
