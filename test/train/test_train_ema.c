@@ -137,9 +137,7 @@ TEST(an_evaluation_of_the_average_changes_no_bit)
 	for (int kind = 0; kind < 3; kind++) {
 		const int muon = kind == 2;
 
-		prepare();
-		put_text("whole/short", "abcabcacbacbabcabcacb");
-		prepare_tokens("whole/short", "whole/eval");
+		prepare_with_eval();
 		train_layout(0, "whole/plain", "3", kinds[kind]);
 		n = read_tensors("whole/plain/checkpoint-3", a, sizeof(a));
 		CHECK(n > 50000);

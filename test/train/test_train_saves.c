@@ -15,10 +15,10 @@
 #include "trainthreads.h"
 #include "traintold.h"
 
-/* What happens when rank 0 has written the event of a step. The ranks have agreed on what is done
- * in this step before, so they agree on it in the next one. */
+/* What happens when rank 0 has written the event of step `at`. By then the ranks have agreed on the
+ * saves of this step, so signals count in the next one. */
 static struct {
-	int at;                         /* the step; 0: never */
+	int at;                         /* 0: never */
 	int rank;                       /* whose signals are set */
 	int save;
 	int64_t stop_ns;                /* as in struct tr_signals */
@@ -83,7 +83,11 @@ static const struct {
 		{ 3, "zero: 1\nzero-form: flat\noverlap: true" }, { 2, "offload: whole" } };
 enum { LAYOUTS_OF_SIGNALS = sizeof(layouts) / sizeof(layouts[0]) };
 
-TEST(whichever_rank_gets_a_signal_to_save_all_save_the_next_step_and_go_on)
+/* Trains 5 steps in each layout, with a signal after step 2 to some of the ranks, one at a time. The
+ * last checkpoint must have the tensors of a training without signals.
+ * save      1: the signal asks for a save; 0: to save and stop
+ * finishes  checks the events, and makes the steps that are left */
+static void signal_layouts(int save, void (*finishes)(int layout_i, int r))
 {
 	static char a[1 << 18], b[1 << 18];
 	struct rank rank[RANKS_MAX];
@@ -97,49 +101,45 @@ TEST(whichever_rank_gets_a_signal_to_save_all_save_the_next_step_and_go_on)
 		for (int r = i % 2; r < layouts[i].ranks; r += 3) {
 			plan.at = 2;
 			plan.rank = r;
-			plan.save = 1;
+			plan.save = save;
+			plan.stop_ns = save ? 0 : tr_clock_ns();
 			CHECK_RC(train_signalled(layouts[i].ranks, "whole/run", "5",
 						 layouts[i].flags, rank), 0, &rank[0].err);
-			CHECK_INT(count("\"event\":\"saved\""), 2);
 			CHECK_INT(count("\"event\":\"saved\",\"step\":3,"), 1);
-			CHECK_INT(count("\"event\":\"end\",\"reason\":\"steps\",\"step\":5"), 1);
+			finishes(i, r);
 			CHECK(read_tensors("whole/run/checkpoint-5", b, sizeof(b)) == n &&
 			      memcmp(a, b, n) == 0);
-			CHECK(!signals[r].save && signals[r].ended);
 			rmtree("whole/run");
 		}
 	}
 	rmtree("whole");
 }
 
+static void has_saved_and_gone_on(int layout_i, int r)
+{
+	(void)layout_i;
+	CHECK_INT(count("\"event\":\"saved\""), 2);
+	CHECK_INT(count("\"event\":\"end\",\"reason\":\"steps\",\"step\":5"), 1);
+	CHECK(!signals[r].save && signals[r].ended);
+}
+
+TEST(whichever_rank_gets_a_signal_to_save_all_save_the_next_step_and_go_on)
+{
+	signal_layouts(1, has_saved_and_gone_on);
+}
+
+static void has_stopped(int layout_i, int r)
+{
+	(void)r;
+	CHECK_INT(count("\"event\":\"end\",\"reason\":\"signal\",\"step\":3"), 1);
+	CHECK_INT(count("\"event\":\"step\""), 3);
+	plan.stop_ns = 0;
+	train_on(layouts[layout_i].ranks, "whole/run", "5", layouts[layout_i].flags);
+}
+
 TEST(whichever_rank_gets_a_signal_to_stop_all_save_the_next_step_and_end)
 {
-	static char a[1 << 18], b[1 << 18];
-	struct rank rank[RANKS_MAX];
-	size_t n;
-
-	prepare();
-	train_on(1, "whole/plain", "5", "");
-	n = read_tensors("whole/plain/checkpoint-5", a, sizeof(a));
-	for (int i = 0; i < LAYOUTS_OF_SIGNALS; i++) {
-		for (int r = i % 2; r < layouts[i].ranks; r += 3) {
-			plan.at = 2;
-			plan.rank = r;
-			plan.save = 0;
-			plan.stop_ns = tr_clock_ns();
-			CHECK_RC(train_signalled(layouts[i].ranks, "whole/run", "5",
-						 layouts[i].flags, rank), 0, &rank[0].err);
-			CHECK_INT(count("\"event\":\"saved\",\"step\":3,"), 1);
-			CHECK_INT(count("\"event\":\"end\",\"reason\":\"signal\",\"step\":3"), 1);
-			CHECK_INT(count("\"event\":\"step\""), 3);
-			plan.stop_ns = 0;
-			train_on(layouts[i].ranks, "whole/run", "5", layouts[i].flags);
-			CHECK(read_tensors("whole/run/checkpoint-5", b, sizeof(b)) == n &&
-			      memcmp(a, b, n) == 0);
-			rmtree("whole/run");
-		}
-	}
-	rmtree("whole");
+	signal_layouts(0, has_stopped);
 }
 
 /* A signal before the first step, as a scheduler may send it to a job that is still loading. */
@@ -221,9 +221,7 @@ TEST(after_a_rank_was_lost_training_goes_on_from_memory_as_if_nothing_had_been)
 		snprintf(steps, sizeof(steps), "%d", saved ? saved : 1);
 		CHECK_RC(train_signalled(2, "whole/run", steps, "mesh: {tp: 2}", rank), 0,
 			 &rank[0].err);
-		begun = last_step("\"isa\":\"avx2\",\"step\":", ",");
-		begun = begun ? begun : last_step("\"isa\":\"avx512\",\"step\":", ",");
-		begun = begun ? begun : last_step("\"isa\":\"portable\",\"step\":", ",");
+		begun = first_step();
 		CHECK(begun == saved || begun == saved + 1);
 		resumed += begun > 1;
 		snprintf(path, sizeof(path), "whole/run/checkpoint-%d", begun ? begun : 1);
@@ -280,9 +278,7 @@ TEST(evaluations_saves_and_signals_change_no_weight_however_often_they_are)
 	struct agent agent;
 	size_t n;
 
-	prepare();
-	put_text("whole/short", "abcabcacbacbabcabcacb");
-	prepare_tokens("whole/short", "whole/eval");
+	prepare_with_eval();
 	train_layout(0, "whole/plain", "5", "");
 	n = read_tensors("whole/plain/checkpoint-5", a, sizeof(a));
 	CHECK(n > 50000);

@@ -256,8 +256,8 @@ TEST(a_checkpoint_says_with_which_optimizer_its_parameters_were_updated)
 		int names = 0;
 
 		prepare();
-		train_on(4, "whole/run", "2", muon ? "mesh: {tp: 2, pp: 2}\noptimizer: muon"
-		         : "mesh: {tp: 2, pp: 2}");
+		train_on(4, "whole/run", "2", muon ? "{mesh: {tp: 2, pp: 2}, optimizer: muon}" :
+			 "mesh: {tp: 2, pp: 2}");
 		n = read_whole("whole/run/checkpoint-2/param_groups.json", text, sizeof(text) - 1);
 		text[n] = 0;
 		for (at = text; (at = strstr(at, ".weight\"")) != NULL; at++)

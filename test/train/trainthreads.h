@@ -38,11 +38,10 @@ static const char options[] = "model: whole/model.json\ndata: whole/data\nseq: 9
 	"micro-batch: 3\nsteps: 3\nvirtual: {dp: 6, tp: 2}\nlr: 0.01\ndecay: constant\n"
 	"dropout: 0.1\nattention-dropout: 0.2\nema: 0.75\n";
 
-/* What the trainings of a test get besides: signals of each rank, NULL: none; and whether rank 0
- * writes events. */
-static struct tr_signals *signals_of_ranks __attribute__((unused));
-static int rank_0_tells __attribute__((unused));
-static int ranks_evaluate __attribute__((unused));      /* 1: they evaluate, and do not train */
+/* A test sets these before it calls train_with. */
+static struct tr_signals *signals_of_ranks __attribute__((unused));     /* by rank; NULL: none */
+static int rank_0_tells __attribute__((unused));        /* 1: rank 0 writes events to stdout */
+static int ranks_evaluate __attribute__((unused));      /* 1: the ranks evaluate a checkpoint */
 
 static inline void put_text(const char *path, const char *text)
 {
@@ -81,6 +80,14 @@ static inline void prepare(void)
 		text[i] = (char)('a' + i * i % 7 + i % 3);
 	put_text("whole/text", text);
 	prepare_tokens("whole/text", "whole/data");
+}
+
+/* Makes also the data "whole/eval" of evaluations: two samples and a part of one. */
+static inline void prepare_with_eval(void)
+{
+	prepare();
+	put_text("whole/short", "abcabcacbacbabcabcacb");
+	prepare_tokens("whole/short", "whole/eval");
 }
 
 static inline void *train(void *arg)
@@ -236,7 +243,7 @@ static inline size_t read_whole(const char *path, char *to, size_t n)
 	return got;
 }
 
-/* Layouts of the same numbers. */
+/* Layouts that must give the same bits. */
 static const struct {
 	int ranks;
 	const char *flags;

@@ -3,6 +3,7 @@
 #ifndef TRAINTOLD_H
 #define TRAINTOLD_H
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 
 #include "trainthreads.h"
@@ -10,6 +11,7 @@
 static char told[1 << 16];              /* the events of the last training */
 static void (*on_event)(const char *line);      /* called by rank 0; NULL: none */
 
+/* Keeps the events of the next training in `told`, and calls `event` for each of them. */
 static inline void begin_to_listen(void (*event)(const char *line))
 {
 	told[0] = 0;
@@ -41,17 +43,26 @@ static inline int count(const char *text)
 	return n;
 }
 
-/* Returns the step of the last event that has a text before its step, or 0. */
+/* Returns the step with which the training began, or 0 if it did not begin. */
+static inline int first_step(void)
+{
+	const char *at = strstr(told, "\"event\":\"start\"");
+
+	at = at ? strstr(at, "\"step\":") : NULL;
+	return at ? atoi(at + strlen("\"step\":")) : 0;
+}
+
+/* Returns the step of the last event that has these texts before and behind its step, or 0. */
 static inline int last_step(const char *before, const char *behind)
 {
-	int step = 0, n;
+	int step = 0;
 
 	for (const char *at = told; (at = strstr(at, before)) != NULL; at++) {
-		const char *number = at + strlen(before);
+		char *end;
+		long n = strtol(at + strlen(before), &end, 10);
 
-		if (sscanf(number, "%d%n", &n, &(int){ 0 }) == 1 &&
-		    strncmp(number + strspn(number, "0123456789"), behind, strlen(behind)) == 0)
-			step = n;
+		if (strncmp(end, behind, strlen(behind)) == 0)
+			step = (int)n;
 	}
 	return step;
 }
