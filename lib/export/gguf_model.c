@@ -93,6 +93,7 @@ static const struct field {     /* a number of config.json, and its key in GGUF 
 	{ "hidden_size", "embedding_length", false, true },
 	{ "intermediate_size", "feed_forward_length", false, true },
 	{ "num_attention_heads", "attention.head_count", false, true },
+	{ "num_key_value_heads", "attention.head_count_kv", false, false },
 	{ "rms_norm_eps", "attention.layer_norm_rms_epsilon", true, true },
 	{ "head_dim", "attention.key_length", false, false },
 	{ "head_dim", "attention.value_length", false, false },
@@ -291,7 +292,7 @@ void shf_gguf_model_put(struct shf_gguf_out *o, const struct shf_gguf_model *m, 
 		else
 			shf_gguf_put_u32(o, key, (uint32_t)v);
 	}
-	if (config_number(c, "num_key_value_heads", &v) ||
+	if (!config_number(c, "num_key_value_heads", &v) &&
 	    config_number(c, "num_attention_heads", &v))
 		shf_gguf_put_u32(o, keyed(key, m, "attention.head_count_kv"), (uint32_t)v);
 	put_rope(o, m);

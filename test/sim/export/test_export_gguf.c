@@ -332,6 +332,8 @@ TEST(a_config_that_cannot_be_written_is_refused_with_the_reason)
 		{ "\"hidden_size\": 8, ", "", "has no number hidden_size", 0 },
 		{ "\"num_hidden_layers\": 1", "\"num_hidden_layers\": 0", "is out of range", 0 },
 		{ "\"num_hidden_layers\": 1", "\"num_hidden_layers\": 1.5", "is 1.5, which is", 0 },
+		{ "\"num_key_value_heads\": 1", "\"num_key_value_heads\": 1e300",
+		  "num_key_value_heads is 1e300, which is out of range", 0 },
 		{ "\"num_hidden_layers\": 1", "\"num_hidden_layers\": 2",
 		  "there is no tensor blk.1.attn_norm.weight", 0 },
 		{ "\"llama3\"", "\"dynamic\"", "has RoPE of type dynamic", 0 },
