@@ -71,7 +71,8 @@ static int added_leaf(struct shf_gguf_vocab *v, const char *path, const struct s
 	struct added *a;
 
 	if (*key != '.' || i > n)
-		return 0;
+		return shf_fail(err, SHEAF_EFORMAT, TOKENIZER ": added_tokens.%.60s is no value of "
+		                "an added token", path);
 	if (i == n && add_token(v, (struct added){ .id = ID_NONE }, err) < 0)
 		return SHEAF_ENOMEM;
 	a = (struct added *)(void *)v->added.data + i;
@@ -96,7 +97,7 @@ static void add_half(struct shf_buf *out, const char *text, size_t n)
 			shf_buf_u8(out, (uint8_t)text[i]);
 }
 
-/* Takes a merge, which is a text "a b", or an array of two texts. path: what follows
+/* Takes a merge, which is a text "a b", or one of the two texts of an array. path: what follows
  * "model.merges.". */
 static int merge_leaf(struct shf_gguf_vocab *v, const char *path, const struct shf_json_leaf *x,
                       struct sheaf_error *err)
@@ -107,9 +108,10 @@ static int merge_leaf(struct shf_gguf_vocab *v, const char *path, const struct s
 
 	(void)strtoull(path, &item, 10);
 	half = !*item ? 0 : strcmp(item, ".0") == 0 ? 1 : strcmp(item, ".1") == 0 ? 2 : -1;
-	if (x->kind != SHF_JSON_STRING || half < 0 || (half == 2 && !v->merges_n))
+	if (x->kind != SHF_JSON_STRING || half < 0 || (half == 2) != (v->merge_half == 1))
 		return shf_fail(err, SHEAF_EFORMAT, TOKENIZER ": %.60s is no pair of texts",
 		                x->path);
+	v->merge_half = half;
 	if (half < 2) {
 		v->merges_n++;
 		v->merge_at = out->len;
@@ -196,6 +198,9 @@ int shf_gguf_vocab_check(struct shf_gguf_vocab *v, struct sheaf_error *err)
 	const char *type = shf_json_fact_text(&v->json, "model.type");
 	const struct shf_json_fact *bytes = shf_json_fact(&v->json, "model.byte_fallback");
 
+	if (v->merge_half == 1)
+		return shf_fail(err, SHEAF_EFORMAT, TOKENIZER ": its last merge is no pair of "
+		                "texts");
 	if (!type || strcmp(type, "BPE"))
 		return shf_fail(err, SHEAF_EINVAL, TOKENIZER ": is of type %.60s, which cannot be "
 		                "written as GGUF; BPE can", type ? type : "(none)");

@@ -24,6 +24,8 @@ struct shf_gguf_vocab {
 	struct shf_buf merges;          /* texts, as GGUF has them */
 	uint64_t merges_n;
 	size_t merge_at;                /* where the last of them begins */
+	int merge_half;                 /* of an array of two texts: which one was read last, 1 or
+	                                 * 2; 0: none */
 	struct shf_buf added;           /* struct added of gguf_vocab.c */
 	struct shf_json_facts json;     /* tokenizer.json, without tokens and merges */
 	struct shf_json_facts config;   /* tokenizer_config.json */
