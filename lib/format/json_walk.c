@@ -34,7 +34,7 @@ static void walk_step(struct walk *w, const char *key, size_t n)
 	} else if (!w->odd_at && (memchr(key, '.', n) || memchr(key, 0, n))) {
 		w->odd_at = w->depth;
 	}
-	if (at)
+	if (w->depth > 1)
 		shf_buf_u8(&w->path, '.');
 	shf_buf_add(&w->path, key, n);
 }

@@ -47,6 +47,8 @@ TEST(keys_that_make_a_path_ambiguous_are_said)
 	CHECK_STR(out, "!a.b.c=71;!a.b.d.e=72;!a.b.f=73;g.=74;h=75;");
 	CHECK_INT(walk("{\"a\": {\"b.c\": 1, \"d\": 2}}", out, &err), 0);
 	CHECK_STR(out, "!a.b.c=71;a.d=72;");
+	CHECK_INT(walk("{\"\": {\"a\": 1, \"\": 2}, \"a\": 3}", out, &err), 0);
+	CHECK_STR(out, ".a=71;.=72;a=73;");
 }
 
 TEST(documents_of_another_form_are_refused)
