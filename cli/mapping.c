@@ -78,7 +78,8 @@ static void say_padding(const char *src, struct sheaf_checkpoint *mapped)
  * beside its file. Owned by the caller; NULL: there is none. */
 static json_t *config_of(const struct cli_step *s, const struct cli_args *a)
 {
-	const char *file = cli_value(a, "config"), *slash = strrchr(a->pos[0], '/');
+	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
+	const char *file = cli_value(a, "config"), *slash;
 	const void *bytes;
 	struct stat st;
 	json_t *config;
@@ -87,12 +88,15 @@ static json_t *config_of(const struct cli_step *s, const struct cli_args *a)
 
 	if (!file && sheaf_checkpoint_file(s->step, "config.json", &bytes, &n, NULL) == 0)
 		return json_loadb(bytes, n, 0, NULL);
-	if (!file && stat(a->pos[0], &st) == 0 && S_ISDIR(st.st_mode))
-		slash = a->pos[0] + strlen(a->pos[0]);
 	if (file)
 		return json_load_file(file, 0, NULL);
-	if (asprintf(&path, "%.*s/config.json", slash ? (int)(slash - a->pos[0]) : 1,
-	             slash ? a->pos[0] : ".") < 0)
+	if (sheaf_checkpoint_get_info(s->step, &info, NULL) < 0)
+		return NULL;
+	slash = strrchr(info.path, '/');
+	if (stat(info.path, &st) == 0 && S_ISDIR(st.st_mode))
+		slash = info.path + strlen(info.path);
+	if (asprintf(&path, "%.*s/config.json", slash ? (int)(slash - info.path) : 1,
+	             slash ? info.path : ".") < 0)
 		return NULL;
 	config = json_load_file(path, 0, NULL);
 	free(path);

@@ -44,6 +44,25 @@ for format in torch dcp; do
 done
 t 0 'with the same values' "$SHEAF" diff llama-hf-megatron.there mapped.torch
 t 0 'and the same' "$SHEAF" diff llama-hf-megatron.there mapped.dcp
+# The map that --format gguf needs follows from config.json, here of a repository in the cache of
+# the hub with weights of torch.save.
+hub=models--org--name/snapshots/1111
+mkdir -p $hub models--org--name/blobs
+"$PY" "$here/maps.py" make qwen2 hf.qwen2
+"$SHEAF" convert hf.qwen2 $hub/pytorch_model.bin --format torch 2>"$T/err"
+"$PY" - hf.qwen2/config.json <<'P' >$hub/config.json
+import json, sys
+more = {"model_type": "qwen2", "rms_norm_eps": 1e-6, "max_position_embeddings": 64}
+print(json.dumps(dict(json.load(open(sys.argv[1])), **more)))
+P
+echo '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+	"pre_tokenizer": {"type": "ByteLevel"}}' >$hub/tokenizer.json
+t 0 'a repository in the cache of the hub is converted to GGUF' \
+	"$SHEAF" convert models--org--name qwen2.gguf --format gguf
+t 0 'and has the names of llama.cpp' "$SHEAF" cat qwen2.gguf blk.0.attn_q.weight
+cp "$T/out" q
+"$SHEAF" cat qwen2-hf-gguf.there blk.0.attn_q.weight | cmp - q >"$T/out" 2>"$T/err"
+result $? 'and the values of the snapshot'
 # Each map that comes with Sheaf was tried.
 for map in "$maps"/*.map; do
 	[ -d "$(basename "$map" .map).back" ]
