@@ -8,6 +8,7 @@
  * training/checkpointing.py of Megatron-LM, and checkpoints that it wrote. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "dcp_write.h"
 #include "err.h"
@@ -75,14 +76,40 @@ static int name_tensor(struct shf_layout *l, struct shf_lt_tensor *t, struct she
 	return t->name ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for the name of a tensor");
 }
 
-/* The files are divided by families, and their tensors have their places: names may change now. */
+static int megatron_names_order(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Refuses two tensors of one name, because a reader would find only one of them. */
+static int check_names_differ(const struct shf_layout *l, struct sheaf_error *err)
+{
+	const char **names = shf_alloc(l->tensors_n + 1, sizeof(*names));
+	int rc = 0;
+
+	if (!names)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for the names of all tensors");
+	for (size_t i = 0; i < l->tensors_n; i++)
+		names[i] = l->tensors[i].name;
+	qsort(names, l->tensors_n, sizeof(*names), megatron_names_order);
+	for (size_t i = 1; i < l->tensors_n && rc == 0; i++)
+		if (strcmp(names[i - 1], names[i]) == 0)
+			rc = shf_fail(err, SHEAF_EINVAL, "tensor %.*s: two tensors have this name "
+			              "in a checkpoint of Megatron; use --prefix or --family to "
+			              "write one of them", shf_name_show(names[i]), names[i]);
+	shf_free(names);
+	return rc;
+}
+
+/* Gives all tensors their names in Megatron-Core. This comes after the tensors were placed, because
+ * the layout is sorted by the names that they have in the step. */
 static int name_tensors(struct shf_layout *l, struct sheaf_error *err)
 {
 	int rc = 0;
 
 	for (size_t i = 0; i < l->tensors_n && rc == 0; i++)
 		rc = name_tensor(l, &l->tensors[i], err);
-	return rc;
+	return rc == 0 ? check_names_differ(l, err) : rc;
 }
 
 /* ---- files ---- */
