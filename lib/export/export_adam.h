@@ -4,9 +4,9 @@
 #define SHF_EXPORT_ADAM_H
 #include "export_step.h"
 
-/* Whether this is the first moment of a parameter, <parameter>/moment1_0. */
+#define SHF_ADAM_MOMENT "/moment1_0"    /* the end of the name of a first moment */
+/* Returns whether a tensor is the first moment of a parameter, <parameter>/moment1_0. */
 bool shf_adam_is_moment(const struct shf_lt_tensor *t);
-#define SHF_ADAM_MOMENT "/moment1_0"    /* ends its name */
 
 struct shf_export_adam {
 	int64_t step;                   /* > 0 */

@@ -14,9 +14,9 @@ struct shf_export_format {
 	bool is_model;                  /* files that belong to a model, such as config.json, are
 	                                 * copied into its directory */
 	bool families;                  /* several families can be written at once */
-	bool copies_tied;               /* a tied name is written as a tensor of its own, because
-	                                 * readers of the format look for each name; else a tensor
-	                                 * is written once */
+	bool copies_tied;               /* a tensor with a tied name is written under both names,
+	                                 * because readers of the format look for each name; else
+	                                 * it is written once */
 	/* Returns whether the format has this type. NULL: it has all of them. */
 	bool (*has_type)(int32_t dtype);
 	/* Gives each tensor a file and an offset, which is a multiple of the size of its items, or
@@ -33,8 +33,7 @@ struct shf_export_format {
 };
 extern const struct shf_export_format shf_export_safetensors, shf_export_torch, shf_export_dcp,
 	shf_export_npz, shf_export_paddle_save, shf_export_paddle_unified, shf_export_paddle_flex,
-	shf_export_universal, shf_export_gguf,
-	shf_export_megatron;
+	shf_export_universal, shf_export_gguf, shf_export_megatron;
 /* Returns the format of that name, or NULL. */
 const struct shf_export_format *shf_export_format(const char *name);
 /* Appends the names of all formats to *out, with commas. */

@@ -36,8 +36,8 @@ static bool gguf_has_type(int32_t dtype)
 
 /* ---- names ---- */
 
-/* Returns the part of the name after "blk.<N>.", and sets *layer; NULL: the name has another
- * form. */
+/* Returns the part of the name after "blk.<N>.", and sets *layer to N. NULL: the name does not
+ * begin so. */
 static const char *in_layer(const char *name, uint64_t *layer)
 {
 	char *end;
@@ -49,6 +49,7 @@ static const char *in_layer(const char *name, uint64_t *layer)
 	return *end == '.' ? end + 1 : NULL;
 }
 
+/* Returns whether a list, which ends with NULL, has this name. */
 static bool is_part(const char *const *list, const char *name)
 {
 	while (*list && strcmp(*list, name))
@@ -106,7 +107,7 @@ static int check_names(const struct shf_layout *l, const struct shf_gguf_model *
 
 /* ---- the file ---- */
 
-/* Makes norms and biases F32, as llama.cpp computes with them. */
+/* Makes norms and biases F32, the type in which llama.cpp computes with them. */
 static void widen_vectors(struct shf_layout *l)
 {
 	for (size_t i = 0; i < l->tensors_n; i++) {
@@ -119,7 +120,8 @@ static void widen_vectors(struct shf_layout *l)
 	}
 }
 
-/* Returns the number that says of which type most items of matrices are. */
+/* Returns the value of general.file_type: the number of the type that most bytes of matrices
+ * have. */
 static uint32_t file_type(const struct shf_layout *l)
 {
 	uint64_t bytes[sizeof(gguf_types) / sizeof(gguf_types[0])] = { 0 };
@@ -138,8 +140,7 @@ static uint64_t aligned(uint64_t n)
 	return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* Appends an entry of the list of tensors. dims: the one that lies in a row last; GGUF has it
- * first. */
+/* Appends an entry of the list of tensors. dims: in row-major order, which GGUF has in reverse. */
 static void list_tensor(struct shf_buf *out, const char *name, const int64_t *dims, int ndim,
                         int32_t dtype, uint64_t off)
 {
@@ -157,10 +158,10 @@ static void pad_to(struct shf_buf *out, uint64_t *at)
 		shf_buf_u8(out, 0);
 }
 
-/* Appends the list of tensors and what is between their data, and gives each its offset. The
- * factors of RoPE, which are no tensor of the step, come first. Returns the size of the file. */
+/* Appends the list of tensors and all padding, and gives each tensor its offset. The factors of
+ * RoPE, which are no tensor of the step, come first. Returns the size of the file. */
 static uint64_t place_gguf_tensors(struct shf_buf *out, struct shf_layout *l, const uint32_t *order,
-                              const struct shf_buf *factors)
+                                   const struct shf_buf *factors)
 {
 	uint64_t off = aligned(factors->len), at;
 	const int64_t pairs = (int64_t)factors->len / 4;
@@ -217,9 +218,9 @@ static int64_t rows_of(const struct shf_layout *l, struct sheaf_error *err)
 	                "each token");
 }
 
-static int gguf_write(struct shf_export_plan *plan, const uint32_t *order,
-                     const struct shf_gguf_model *m, const struct shf_gguf_vocab *v,
-                     struct sheaf_error *err)
+static int make_gguf_file(struct shf_export_plan *plan, const uint32_t *order,
+                          const struct shf_gguf_model *m, const struct shf_gguf_vocab *v,
+                          struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;
 	static const struct shf_buf nothing = SHF_BUF_INIT;
@@ -256,7 +257,7 @@ static int gguf_place(struct shf_export_plan *plan, struct sheaf_checkpoint *ste
 	if (rc == 0)
 		rc = shf_export_files_make(plan, 1, false, err);
 	if (rc == 0)
-		rc = gguf_write(plan, order, &m, &v, err);
+		rc = make_gguf_file(plan, order, &m, &v, err);
 	shf_gguf_vocab_release(&v);
 	shf_gguf_model_release(&m);
 	return rc;

@@ -66,7 +66,7 @@ static void list_tensors(struct content *c, const struct shf_layout *l,
 
 /* Makes the header of file f, whose tensors are placed as in a step, and moves them behind it. */
 static int unified_header(struct shf_export_plan *plan, uint32_t f, const float *pow,
-                       struct sheaf_error *err)
+                          struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;
 	struct shf_lt_file *file = &l->files[f];
@@ -99,7 +99,7 @@ static int unified_header(struct shf_export_plan *plan, uint32_t f, const float 
 }
 
 static int unified_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
-                        const struct shf_export_opts *opts, struct sheaf_error *err)
+                         const struct shf_export_opts *opts, struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;
 	float pow[2];
@@ -138,7 +138,7 @@ static void put_weight(struct shf_buf *out, bool *first, const char *name, const
 
 /* Each family has an index. That of the optimizer also says whether there are master weights. */
 static const char *unified_index(struct shf_export_plan *plan, const struct shf_export_opts *opts,
-                                size_t i, struct shf_buf *out, int *rc, struct sheaf_error *err)
+                                 size_t i, struct shf_buf *out, int *rc, struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;
 	const struct shf_lt_family *fam = &l->families[i];

@@ -53,7 +53,8 @@ static bool is_true(const struct shf_json_facts *facts, const char *key)
 	return f && f->kind == SHF_JSON_TRUE;
 }
 
-/* The object that describes RoPE: rope_parameters since transformers 5, and rope_scaling before. */
+/* Sets *v to a number of the object that describes RoPE, which is called rope_parameters since
+ * transformers 5, and rope_scaling before. Returns whether there is one of that key. */
 static bool rope_number(const struct shf_json_facts *facts, const char *key, double *v)
 {
 	char path[100];
@@ -82,7 +83,7 @@ static bool rope_theta(const struct shf_json_facts *facts, double *theta)
 	return rope_number(facts, "rope_theta", theta) || config_number(facts, "rope_theta", theta);
 }
 
-/* ---- what is checked ---- */
+/* ---- checks ---- */
 
 static const struct field {     /* a number of config.json, and its key in GGUF */
 	const char *from, *to;
@@ -123,7 +124,7 @@ static int check_fields(const struct shf_json_facts *c, const char *path, struct
 	return 0;
 }
 
-/* Refuses what llama.cpp would compute in another way than the model does. */
+/* Refuses a model that llama.cpp would compute in another way than transformers. */
 static int check_model(const struct shf_gguf_model *m, const char *path, struct sheaf_error *err)
 {
 	static const char *const ropes[] = { "default", "linear", "yarn", "llama3" };
@@ -171,8 +172,8 @@ static double head_dim(const struct shf_json_facts *c)
 	return (double)((int64_t)hidden / (int64_t)heads);
 }
 
-/* The factors by which Llama 3 divides the frequencies of RoPE: low ones by `factor`, high ones not
- * at all. llama.cpp takes them as a tensor. */
+/* Computes the factors by which Llama 3 divides the frequencies of RoPE, which llama.cpp reads as a
+ * tensor: `factor` for low frequencies, 1 for high ones, and a value in between for the others. */
 static void make_factors(struct shf_gguf_model *m)
 {
 	const struct shf_json_facts *c = &m->config;
@@ -234,7 +235,7 @@ int shf_gguf_model_read(struct shf_gguf_model *m, struct sheaf_checkpoint *step,
 	return 0;
 }
 
-/* ---- what is put ---- */
+/* ---- metadata ---- */
 
 static const char *keyed(char key[120], const struct shf_gguf_model *m, const char *what)
 {

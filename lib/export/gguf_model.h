@@ -19,8 +19,8 @@ struct shf_gguf_model {
 	const struct shf_gguf_arch *arch;
 	uint64_t layers;
 	bool tied;                      /* the head has the weights of the embedding */
-	struct shf_buf factors;         /* F32; of the frequencies of RoPE, one for each pair of
-	                                 * items of a head; empty: there are none */
+	struct shf_buf factors;         /* F32: divisors of the frequencies of RoPE, one for each
+	                                 * pair of items of a head; empty: there are none */
 };
 /* Reads config.json of the step. EINVAL: there is none, the architecture is not known here, or a
  * value is missing or cannot be written. The caller releases *m after a failure, too. */

@@ -39,7 +39,7 @@ int shf_gguf_vocab_set(struct shf_gguf_vocab *v, uint64_t id, struct shf_gguf_to
 
 /* ---- tokenizer.json ---- */
 
-/* Reads a number of a token. */
+/* Reads the number of a token. Returns whether the text is one. */
 static bool is_token_id(const char *text, uint64_t *id)
 {
 	char *end;
@@ -86,8 +86,8 @@ static int added_leaf(struct shf_gguf_vocab *v, const char *path, const struct s
 	return 0;
 }
 
-/* Appends one of the two texts of a merge. The letter that stands for a space (U+0120) takes the
- * place of spaces, because a space is between the two. */
+/* Appends one of the two texts of a merge. A space in it becomes the letter U+0120, which stands
+ * for a space in the tokens, because GGUF separates the two texts by a space. */
 static void add_half(struct shf_buf *out, const char *text, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -159,13 +159,15 @@ int shf_gguf_tokenizer_leaf(void *arg, const struct shf_json_leaf *x, struct she
 
 /* ---- the pre-tokenizer ---- */
 
+/* Parts of the regular expressions by which Llama 3 and Qwen2 split a text. */
 #define REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define WORDS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
 #define FIRST "pre_tokenizer.pretokenizers.0."
 #define SECOND "pre_tokenizer.pretokenizers.1."
 
-/* Finds the name of the pre-tokenizer. llama.cpp has the code of each kind, and a file names it; so
- * the kinds are those that it has, found by what they are made of. */
+/* Returns the name that llama.cpp has for the pre-tokenizer, or NULL. llama.cpp implements each of
+ * them in code of its own, and a file gives the name alone. tokenizer.json describes the steps of
+ * the pre-tokenizer instead, so the name is found by comparing these. */
 static const char *pre_of(const struct shf_json_facts *f)
 {
 	const char *type = shf_json_fact_text(f, "pre_tokenizer.type");
@@ -228,7 +230,8 @@ static bool text_ends(const char *s, size_t n, const char *with)
 	return n >= strlen(with) && memcmp(s + n - strlen(with), with, strlen(with)) == 0;
 }
 
-/* Some models say of tokens with such names that they are not special, which they are. */
+/* Returns whether a text is that of a special token. The files of some models do not say so of all
+ * their special tokens. */
 static bool looks_special(const char *s, size_t n)
 {
 	return (text_begins(s, n, "<|") && text_ends(s, n, "|>")) ||
@@ -238,8 +241,8 @@ static bool looks_special(const char *s, size_t n)
 	       (n == 7 && text_begins(s, n, "<2mass>")) || (n == 7 && text_begins(s, n, "[@BOS@]"));
 }
 
-/* Sets a token that was added to the vocabulary. In texts of ordinary ones, the character that
- * SentencePiece has for a space becomes a space. */
+/* Sets a token that was added to the vocabulary. If it is not special, each character U+2581, which
+ * SentencePiece has for a space, becomes a space. */
 static int set_added(struct shf_gguf_vocab *v, const struct added *a, struct sheaf_error *err)
 {
 	struct shf_gguf_token t = { a->text, a->n, v->is_spm ? -1000 : 0, SHF_GGUF_CONTROL };
@@ -275,8 +278,8 @@ int shf_gguf_vocab_end(struct shf_gguf_vocab *v, struct sheaf_error *err)
 	return rc;
 }
 
-/* The file lists the added tokens by their numbers, too, which counts for models of SentencePiece:
- * they may have no tokenizer.json. */
+/* Reads the added tokens from tokenizer_config.json for models of SentencePiece alone, because they
+ * may have no tokenizer.json. */
 int shf_gguf_config_leaf(void *arg, const struct shf_json_leaf *x, struct sheaf_error *err)
 {
 	struct shf_gguf_vocab *v = arg;
@@ -327,7 +330,7 @@ void shf_gguf_vocab_release(struct shf_gguf_vocab *v)
 	*v = (struct shf_gguf_vocab){ 0 };
 }
 
-/* ---- what is put ---- */
+/* ---- metadata ---- */
 
 static const struct { const char *name, *key; } specials[] = {
 	{ "bos", "tokenizer.ggml.bos_token_id" }, { "eos", "tokenizer.ggml.eos_token_id" },
@@ -336,7 +339,8 @@ static const struct { const char *name, *key; } specials[] = {
 	{ "pad", "tokenizer.ggml.padding_token_id" }, { "mask", "tokenizer.ggml.mask_token_id" },
 };
 
-/* Returns the text of a special token in tokenizer_config.json: a text, or an object with one. */
+/* Returns the text of a special token in tokenizer_config.json, where it is a string or the member
+ * content of an object; or NULL. */
 static const char *special_text(const struct shf_gguf_vocab *v, const char *name)
 {
 	const char *text;
@@ -348,7 +352,7 @@ static const char *special_text(const struct shf_gguf_vocab *v, const char *name
 	return text ? text : shf_json_fact_text(&v->config, path);
 }
 
-/* Returns the number of a special token. */
+/* Returns the number of a special token, or ID_NONE. */
 static uint64_t special_id(const struct shf_gguf_vocab *v, const char *name,
                            const struct shf_json_facts *model)
 {
@@ -368,8 +372,9 @@ static uint64_t special_id(const struct shf_gguf_vocab *v, const char *name,
 	return ID_NONE;
 }
 
-/* Returns whether texts get the token `name` at their beginning (first) or end: 1, 0, or -1 if
- * nothing says it. The post-processor says it by a template, of which `prefix` is the path. */
+/* Returns whether the template of a post-processor adds the token `name` at the beginning of a text
+ * (first) or at its end: 1, 0, or -1 if it has no special token there. prefix: the path of the
+ * template. */
 static int template_adds(const struct shf_gguf_vocab *v, const char *prefix, bool first,
                          const char *name)
 {
@@ -391,6 +396,8 @@ static int template_adds(const struct shf_gguf_vocab *v, const char *prefix, boo
 	return is ? !want || strcmp(is, want) == 0 : -1;
 }
 
+/* Returns whether texts get the token `name` at their beginning (first) or end: 1, 0, or -1 if no
+ * file says it. */
 static int adds_special(const struct shf_gguf_vocab *v, bool first, const char *name)
 {
 	const struct shf_json_fact *f;

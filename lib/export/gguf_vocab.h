@@ -29,13 +29,13 @@ struct shf_gguf_vocab {
 	struct shf_buf added;           /* struct added of gguf_vocab.c */
 	struct shf_json_facts json;     /* tokenizer.json, without tokens and merges */
 	struct shf_json_facts config;   /* tokenizer_config.json */
-	struct shf_buf chat;            /* the template of chats; empty: there is none */
+	struct shf_buf chat;            /* chat template, with a NUL; empty: there is none */
 };
 /* Reads the tokenizer of the step. EINVAL: there is none, it is of a kind that is not known here,
  * or it has tokens beyond the rows. The caller releases *v after a failure, too. */
 int shf_gguf_vocab_read(struct shf_gguf_vocab *v, struct sheaf_checkpoint *step, size_t rows,
                         struct sheaf_error *err);
-/* Puts the metadata. model: config.json, which may name special tokens. */
+/* Puts the metadata. model: config.json, which may have the numbers of special tokens. */
 void shf_gguf_vocab_put(struct shf_gguf_out *o, const struct shf_gguf_vocab *v,
                         const struct shf_json_facts *model);
 void shf_gguf_vocab_release(struct shf_gguf_vocab *v);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the files of a tokenizer. */
+/* Finds the files of a tokenizer beside a checkpoint, and reads them. */
 #include <string.h>
 #include "err.h"
 #include "gguf_vocab.h"
@@ -7,7 +7,7 @@
 
 #define TOKENIZER "tokenizer.json"
 
-/* Reads the template of chats: a file of its own, or a member of tokenizer_config.json. */
+/* Reads the chat template: a member of tokenizer_config.json, or else a file of its own. */
 static int read_chat(struct shf_gguf_vocab *v, struct sheaf_checkpoint *step,
                      struct sheaf_error *err)
 {

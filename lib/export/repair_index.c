@@ -85,8 +85,8 @@ static int index_entries_order(const void *a, const void *b)
 	                   ((const struct shf_index_entry *)b)->name);
 }
 
-/* Writes the index of a directory of files of torch.save. It lists weights that are not read, too,
- * but their bytes are not known and so not in total_size. */
+/* Writes the index of a directory of files of torch.save. Weights that are not read are listed,
+ * too, but total_size does not count them, because their sizes are not known. */
 static int repair_foreign(struct repair *r)
 {
 	const struct shf_foreign *f = r->step->foreign;

@@ -112,7 +112,7 @@ static void add_hole(struct shf_buf *holes, uint64_t at, uint32_t tensor, uint32
 	shf_buf_add(holes, &h, sizeof(h));
 }
 
-/* before: as of add_local. */
+/* Adds a record with these bytes. before: as in add_local. */
 static void add_record(struct shf_zip_out *z, const char *name, const void *bytes, size_t n,
                        const size_t *before)
 {
