@@ -13,7 +13,7 @@
 
 struct wire {
 	double ns_per_byte, latency_ns;
-	int64_t free_at;                /* when the last message is sent; of tr_clock_ns */
+	int64_t free_at;                /* when the last message is sent, by tr_clock_ns */
 };
 struct link {
 	struct tr_ranks under;

@@ -113,8 +113,9 @@ int tr_sent(const struct tr_ranks *g, int most, struct tr_error *err)
 	return g->sent ? g->sent(g->arg, most, g->timeout_ms, err) : 0;
 }
 
-/* A group of one rank needs no memory here and below. If there was none, it could not reach the
- * ranks of other groups, which wait for this one. */
+/* In a group of one rank this function and those below allocate no memory, so they cannot fail. A
+ * failure in such a group could not be sent to the other ranks of the mesh, which wait for this
+ * rank in other groups. */
 int tr_allgather(const struct tr_ranks *g, const void *mine, void *all, size_t bytes,
 		 struct tr_error *err)
 {

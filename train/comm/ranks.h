@@ -98,6 +98,6 @@ int tr_allreduce(const struct tr_ranks *g, uint64_t *x, size_t n, enum tr_op op,
  * message of the lowest rank where it is not. err->rank is its number among all ranks, also if this
  * is a sub-group. */
 int tr_agree(const struct tr_ranks *g, int code, struct tr_error *err);
-/* Does the same, and sets *bits to the bitwise or of those of all ranks. */
+/* Does what tr_agree does, and sets *bits to the bitwise or of the *bits of all ranks. */
 int tr_agree_bits(const struct tr_ranks *g, int code, uint64_t *bits, struct tr_error *err);
 #endif

@@ -39,9 +39,9 @@ struct mpi_ranks {
 	int rank, n;
 	int first, stride;              /* rank i has rank first + i * stride in comm */
 	int tag;
-	int tag_max;                    /* of MPI: MPI_TAG_UB */
+	int tag_max;                    /* the largest tag that MPI has: MPI_TAG_UB */
 	int splits;                     /* sub-groups that were made */
-	int is_sub;                     /* the group that this is part of owns the first four */
+	int is_sub;                     /* 1: another group owns comm, waiting, waits_for and why */
 	int is_crowded;                 /* this node has more ranks than cores for them */
 	struct sent sent;               /* in the order in which they were sent */
 };
@@ -382,7 +382,7 @@ static int channel_tag(const struct mpi_ranks *m, int channel)
 	return TR_CHANNELS * m->tag + channel;
 }
 
-/* Fails if MPI does not have the tags of a group. They are the same on all ranks. */
+/* Fails if MPI does not have the tags of a group. The result is the same on all ranks. */
 static int check_tags(int64_t tag, int tag_max, struct tr_error *err)
 {
 	int64_t last = TR_CHANNELS * (tag + 1) - 1;
@@ -586,7 +586,7 @@ static int is_node_crowded(MPI_Comm comm)
 	return rc == MPI_SUCCESS && CPU_COUNT(&all) < ranks;
 }
 
-/* Sets the largest tag: 32767 at least. Only MPI_COMM_WORLD has this attribute. */
+/* Sets m->tag_max, which is 32767 or more. Only MPI_COMM_WORLD has this attribute. */
 static int find_tags(struct mpi_ranks *m, struct tr_error *err)
 {
 	int *most, is_set;
@@ -595,10 +595,10 @@ static int find_tags(struct mpi_ranks *m, struct tr_error *err)
 	    !is_set)
 		return tr_fail(err, TR_ELOST, "MPI does not say which tags it has; see its log");
 	m->tag_max = *most;
-	/* tell() sends the number of a rank and 1. */
-	return m->n > m->tag_max ? tr_fail(err, TR_EINVAL, "tags of this MPI end at %d "
-		"(MPI_TAG_UB), which is too few for %d ranks; use Open MPI or MPICH", m->tag_max,
-		m->n) : check_tags(m->tag, m->tag_max, err);
+	if (m->n > m->tag_max)          /* tell() uses the number of a rank plus 1 as a tag */
+		return tr_fail(err, TR_EINVAL, "tags of this MPI end at %d (MPI_TAG_UB), which is "
+			       "too few for %d ranks; use Open MPI or MPICH", m->tag_max, m->n);
+	return check_tags(m->tag, m->tag_max, err);
 }
 
 int tr_ranks_mpi(struct tr_ranks *g, MPI_Comm comm, int timeout_ms, struct tr_error *err)

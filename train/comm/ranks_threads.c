@@ -407,7 +407,7 @@ static int progress_threads(void *arg, void *flow, int timeout_ms, int *done,
 	pthread_mutex_lock(&all->lock);
 	while (!(*done = take_exchange(me, flow)) && good && timeout_ms)
 		good = wait_locked(me, &end);
-	/* What has come is not lost by a later failure. */
+	/* An exchange that is complete does not fail because a rank fails later. */
 	good = *done || !all->broken;
 	pthread_mutex_unlock(&all->lock);
 	if (*done || !good)

@@ -17,7 +17,7 @@ struct tr_prepare {
 	const char *out;
 	int jobs;                       /* threads */
 	int64_t chunk;                  /* bytes of input that a thread takes at once; 0: 8 MiB */
-	int64_t line_max;               /* bytes of a line of JSONL; 0: 256 MiB */
+	int64_t line_max;               /* bytes that a line of JSONL has at most; 0: 256 MiB */
 };
 struct tr_prepared {
 	int64_t tokens, documents;

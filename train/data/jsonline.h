@@ -15,9 +15,9 @@ struct tr_jsonline {
 	char why[JSON_ERROR_TEXT_LENGTH + 80]; /* of a line that is not a document */
 };
 
-/* Reads the bytes of the next line into *line, as getline does, but not more than `most` and one.
- * Returns their number: above `most` if the line is longer, and 0 at the end of the file. -1: errno
- * says why. *line and *room have been NULL and 0 before the first call; the caller frees *line. */
+/* Reads the next line into *line, as getline does, but no more than `most` + 1 bytes. Returns how
+ * many were read: `most` + 1 if the line is too long, and 0 at the end of the file. -1: errno says
+ * why. The caller sets *line to NULL and *room to 0 before the first call, and frees *line. */
 int64_t tr_line_get(FILE *f, char **line, size_t *room, int64_t most);
 /* Reads a line. The document is valid until tr_jsonline_release, which must follow. Returns 1 if
  * the line is a document, 0 if it is blank, and -1 otherwise; then l->why says why it is none. */

@@ -49,8 +49,8 @@ static inline void store_some(float *x, vec v, int64_t n)
 	memcpy(x, &v, (size_t)n * sizeof(*x));
 }
 
-/* The part of a vector that one register holds. Compilers compare longer vectors item by item, so
- * whatever compares or converts is written for parts. */
+/* A vector is cut into parts that fit into one register each. Compilers compare and convert longer
+ * vectors item by item, so functions that compare or convert work on parts. */
 #if defined(__AVX512F__)
 enum { PART = 16 };
 #elif defined(__AVX2__)
@@ -71,7 +71,7 @@ union parts {
 	partu pu[PARTS];
 };
 
-/* Returns a part of items that are all x. */
+/* Returns a part whose items are all x. */
 static inline part every(float x)
 {
 	return x - (part){ 0 };

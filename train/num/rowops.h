@@ -47,7 +47,7 @@ struct tr_adamw_step {
 	void tr_momentum_##isa(float *m, float *g, int64_t n, float scale, float rest);         \
 	/* y = a * x + b * y. */                                                                \
 	void tr_blend_##isa(float *y, const float *x, int64_t n, float a, float b);             \
-	/* e += (x - e) * rest: a moving average that decays by 1 - rest. */                    \
+	/* e += (x - e) * rest: a moving average whose decay is 1 - rest. */                    \
 	void tr_average_##isa(float *e, const float *x, int64_t n, float rest);                 \
 	/* Largest |x[i]|; NaN if there is a NaN. */                                            \
 	float tr_absmax_##isa(const float *x, int64_t n);                                       \

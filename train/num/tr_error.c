@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Removes a character of UTF-8 at the end of a text of which some bytes were cut off: JSON could
- * not hold it. */
-static void end_with_a_character(char *text)
+/* If bytes of the last character of a text in UTF-8 are missing, removes that character, because
+ * JSON cannot have a part of one. */
+static void remove_cut_character(char *text)
 {
 	size_t n = strlen(text), first = n;
 
@@ -33,6 +33,6 @@ int tr_fail(struct tr_error *err, int code, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(err->msg, sizeof(err->msg), fmt, ap);
 	va_end(ap);
-	end_with_a_character(err->msg);
+	remove_cut_character(err->msg);
 	return code;
 }

@@ -95,7 +95,6 @@ struct tr_round tr_leaf_round(const struct tr_leafgrads *lg, int i)
 				  left < lg->each ? left : lg->each };
 }
 
-/* Asks for the buffers of sums. */
 void tr_leaf_ask(struct tr_leafgrads *lg, struct tr_arenas *a)
 {
 	const struct tr_registry *reg = lg->o.reg;
@@ -143,7 +142,6 @@ static int take_block(struct tr_leafgrads *lg, int64_t items)
 	return i;
 }
 
-/* Returns the memory of a node, or NULL in a plan. */
 float *tr_leaf_memory(const struct tr_leafgrads *lg, const struct bucket *b,
 		      const struct node *node)
 {
@@ -152,9 +150,7 @@ float *tr_leaf_memory(const struct tr_leafgrads *lg, const struct bucket *b,
 	return node->block == HOME ? lg->whole + b->from : lg->block[node->block].at;
 }
 
-/* Returns the node of a leaf of this rank. The first call for a leaf makes it, filled with zeros.
- * These calls come in ascending order of leaves. The first node has its place in the whole
- * gradient. NULL: there is no block left. */
+/* If there is a whole gradient, the first node of a bucket is in it and needs no block. */
 struct node *tr_leaf_node(struct tr_leafgrads *lg, struct bucket *b, int i)
 {
 	int leaf = tr_leafgrads_leaf(lg, i), block = HOME;
@@ -176,7 +172,6 @@ struct node *tr_leaf_node(struct tr_leafgrads *lg, struct bucket *b, int i)
 	return &b->node[b->n++];
 }
 
-/* Merges the last two closed nodes while they are the parts of a node. */
 void tr_leaf_merge(struct tr_leafgrads *lg, struct bucket *b)
 {
 	while (b->closed >= 2) {
@@ -197,7 +192,6 @@ void tr_leaf_merge(struct tr_leafgrads *lg, struct bucket *b)
 	}
 }
 
-/* Returns the sums of the norms: those of each piece of the tokens. */
 float *tr_leaf_norms(const struct tr_leafgrads *lg)
 {
 	return lg->compact ? lg->norms : lg->whole + lg->o.reg->norms;

@@ -6,9 +6,9 @@
 #include "leafgrads.h"
 #include "leafsum.h"
 
-struct node {                           /* leaves [from, to), added up */
+struct node {                           /* the sum of leaves [from, to) */
 	int from, to;
-	int block;                      /* its number, or HOME: in the whole gradient */
+	int block;                      /* the number of its block; HOME: in the whole gradient */
 };
 enum { HOME = -1, NO_BLOCK = -2 };
 struct bucket {
@@ -17,22 +17,21 @@ struct bucket {
 	int is_norms;
 	int64_t *cut;                   /* [dp + 1]: the share of rank r begins here; owned */
 	int64_t own;                    /* where this rank's share is in a level, with ZeRO 2 */
-	/* Of the rounds that are not added up, in order of leaves: closed nodes, then leaves that
-	 * are open. Owned. */
+	/* The nodes of rounds whose sums are not in the queue yet, in order of leaves: closed ones,
+	 * then leaves that are open. Owned. */
 	struct node *node;
 	int closed, n;
-	int rounds;                     /* that were given to be added up */
+	int rounds;                     /* how many rounds have their sums in the queue */
 };
 struct block {                          /* memory for one node */
 	float *at;
 	int64_t items;
 	int used, was_used;
 };
-/* A sum that is being made, and the blocks that it has. It is complete when so many series of the
- * queue are. */
+/* A sum over the ranks that is in the queue, and the blocks that it adds up. */
 struct reduction {
 	struct reduction *next;
-	int64_t ticket;
+	int64_t ticket;                 /* it is complete when so many series of the queue are */
 	int n, block[TR_TREE_NODES_MAX];
 };
 struct tr_leafgrads {
@@ -80,20 +79,22 @@ int tr_leaf_is_tied(const struct tr_registry *reg);
 int tr_leaf_buckets(struct tr_leafgrads *lg, struct tr_error *err);
 /* Returns round i. */
 struct tr_round tr_leaf_round(const struct tr_leafgrads *lg, int i);
-/* Asks for the buffers of sums. */
+/* Asks the arenas for the buffers of the sums over the ranks. */
 void tr_leaf_ask(struct tr_leafgrads *lg, struct tr_arenas *a);
-/* Returns the memory of a node, or NULL in a plan. */
+/* Returns where the gradient of a node is; NULL while blocks are only counted (lg->dry). */
 float *tr_leaf_memory(const struct tr_leafgrads *lg, const struct bucket *b,
 		      const struct node *node);
 /* Returns the node of a leaf of this rank. The first call for a leaf makes it, filled with zeros.
  * These calls come in ascending order of leaves. NULL: there is no block left. */
 struct node *tr_leaf_node(struct tr_leafgrads *lg, struct bucket *b, int i);
-/* Merges the last two closed nodes while they are the parts of a node. */
+/* Adds up the last two closed nodes of a bucket while they are the two parts of a node of the
+ * tree. */
 void tr_leaf_merge(struct tr_leafgrads *lg, struct bucket *b);
 /* Returns the sums of the norms: those of each piece of the tokens. */
 float *tr_leaf_norms(const struct tr_leafgrads *lg);
-/* Closes the first leaves of this rank in a bucket. [collective] with ZeRO 2 */
+/* Closes the first `closed` leaves of this rank in a bucket, and queues the sums of the rounds that
+ * are complete then. [collective] with ZeRO 2 */
 int tr_leaf_close(struct tr_leafgrads *lg, struct bucket *b, int closed, struct tr_error *err);
-/* Releases the blocks of the sums that are complete when so many series of the queue are. */
+/* Makes the blocks of those sums free that are complete when `series` series of the queue are. */
 void tr_leaf_release(struct tr_leafgrads *lg, int64_t series);
 #endif

@@ -26,8 +26,8 @@ static int no_memory(const struct tr_leafgrads *lg, struct tr_error *err)
 	return lg->dry ? rc : tr_ranks_abandon(lg->o.mesh->all, err);
 }
 
-/* Puts the sum of a round of a bucket into the queue, and after the last round the gather of those
- * sums that all ranks need. */
+/* Puts the sum of a round of a bucket into the queue. The first n nodes of the bucket are those of
+ * the round. */
 static int queue_round(struct tr_leafgrads *lg, const struct bucket *b, int n,
 		       struct tr_error *err)
 {
@@ -47,6 +47,7 @@ static int queue_round(struct tr_leafgrads *lg, const struct bucket *b, int n,
 	return 0;
 }
 
+/* Puts the gather of the sums of a bucket into the queue, after which all ranks have them. */
 static int queue_gather(struct tr_leafgrads *lg, const struct bucket *b, struct tr_error *err)
 {
 	struct tr_series *s = tr_gather_series(lg->queue.g, b->cut, TR_F32, b->is_norms ?
@@ -64,7 +65,6 @@ static int64_t series_added(const struct tr_leafgrads *lg)
 	return lg->dry ? lg->dry_added : lg->queue.added;
 }
 
-/* Releases the blocks of the sums that are complete when so many series of the queue are. */
 void tr_leaf_release(struct tr_leafgrads *lg, int64_t series)
 {
 	while (lg->reduction && lg->reduction->ticket <= series) {
@@ -80,7 +80,8 @@ void tr_leaf_release(struct tr_leafgrads *lg, int64_t series)
 	}
 }
 
-/* Gives the nodes of a round, which are the first n, to be added up. */
+/* Queues the sum of the next round of a bucket, whose nodes are the first n; and after the last
+ * round the gather, if all ranks need all sums of the bucket. */
 static int add_up_round(struct tr_leafgrads *lg, struct bucket *b, int n, struct tr_error *err)
 {
 	struct reduction *r = calloc(1, sizeof(*r));
@@ -105,8 +106,8 @@ static int add_up_round(struct tr_leafgrads *lg, struct bucket *b, int n, struct
 	return lg->dry ? 0 : queue_gather(lg, b, err);
 }
 
-/* With ZeRO 2, waits until the next bucket can have its blocks. With overlap it has others than the
- * series that was added last, so that one may still be under way. */
+/* With ZeRO 2, waits until there are free blocks for the next bucket. With overlap there is a
+ * second set of blocks, so the series that was added last need not be complete. */
 static int wait_for_blocks(struct tr_leafgrads *lg, struct tr_error *err)
 {
 	int64_t series = series_added(lg) - lg->o.overlap;
@@ -123,7 +124,7 @@ static int wait_for_blocks(struct tr_leafgrads *lg, struct tr_error *err)
 	return rc;
 }
 
-/* Gives those rounds to be added up whose leaves are all closed. */
+/* Queues the sums of those rounds of a bucket whose leaves are all closed. */
 static int add_up(struct tr_leafgrads *lg, struct bucket *b, struct tr_error *err)
 {
 	const struct tr_ranks *dp = &lg->o.mesh->dp;
@@ -146,7 +147,6 @@ static int add_up(struct tr_leafgrads *lg, struct bucket *b, struct tr_error *er
 	return rc == 0 ? wait_for_blocks(lg, err) : rc;
 }
 
-/* Closes the first leaves of this rank in a bucket. */
 int tr_leaf_close(struct tr_leafgrads *lg, struct bucket *b, int closed, struct tr_error *err)
 {
 	int last = closed ? tr_leafgrads_leaf(lg, closed - 1) : -1;

@@ -315,8 +315,8 @@ int tr_lm_evaluate(struct tr_lm *lm, struct tr_trainer *t, double *loss, int64_t
 	int rc = list ? 0 : tr_fail(err, TR_ENOMEM, "no memory to list the work of an evaluation");
 
 	rc = tr_agree(t->mesh->all, rc, err);
-	/* Now, because a rank that has no samples, or cannot read one, makes no forward pass in
-	 * which it would send its weights to the others. */
+	/* Ranks send each other their weights during a forward pass. A rank that has no samples, or
+	 * cannot read one, makes none, so all of them are sent here. */
 	if (rc == 0)
 		rc = tr_trainer_settle(t, err);
 	if (rc < 0) {
