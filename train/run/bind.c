@@ -158,7 +158,8 @@ struct content {
 	int average;
 };
 
-/* Adds a slice of a parameter. Returns its number in the state, or -1 if there is none. */
+/* Adds a slice of a parameter. Returns its number in the state, or -1 if there is none. A code of
+ * sheaf_state_add may be -1, too: the next save or load returns it. */
 static int add_kind(struct sheaf_state *state, struct tr_trainer *t, const struct tr_param *p,
 		    int kind, const struct content *c, struct sheaf_error *err)
 {
@@ -260,9 +261,9 @@ int tr_store_has_average(const struct tr_store *s)
 	return s->has_average;
 }
 
-/* Returns a state of the weights only, as a checkpoint has them, its masters or without them its
- * model, and with `average` of their average. NULL: no memory, which the load that gets it
- * returns. */
+/* Returns a state of the weights, and with `average` of their average. It loads the weights from
+ * the masters of the checkpoint, or from its model if it has none. An error in it, or NULL for no
+ * memory, is returned by the load. */
 static struct sheaf_state *describe_weights(struct tr_trainer *t, struct sheaf_checkpoint *from,
 					    int average)
 {

@@ -53,8 +53,8 @@ void tr_store_close(struct tr_store *s, int lost);
  * resume     "auto", "none", "RUN@STEP", or the directory of a checkpoint, which may be one of
  *            other software, such as a Hugging Face model.
  * rewind     1: the run may have newer checkpoints, which tr_store_rewind will set aside.
- * p          receives the notes. If the checkpoint has none, because other software has written it,
- *            p->step is 0, and so is all but what follows from its tensors.
+ * p          receives the notes. A checkpoint that other software has written may have none. Then
+ *            all members are 0 except found, on_disk and adam_step.
  * config, n  receive the options that the checkpoint was trained with, or NULL; valid until the
  *            load.
  * EINVAL: the run has newer checkpoints and rewind is 0, so no save could be committed; or rewind
@@ -67,8 +67,8 @@ int tr_store_file(struct tr_store *s, const char *name, const char **text, size_
 		  struct tr_error *err);
 /* Returns whether the checkpoint that was found is not in this run. */
 int tr_store_is_other(const struct tr_store *s);
-/* Returns whether it has moments of the optimizer, and says how many updates were made. Call it
- * after tr_store_describe. */
+/* Returns whether the checkpoint that was found has moments of the optimizer and a note of how many
+ * updates were made. Call it after tr_store_describe. */
 int tr_store_has_moments(const struct tr_store *s);
 /* Sets the newer checkpoints aside if rewind was 1 in tr_store_find. Call it before the load, when
  * everything else has been checked. [collective] */
@@ -112,8 +112,8 @@ int tr_store_begin(struct tr_store *s, enum tr_place to, const struct tr_progres
 struct tr_gate tr_store_gate(struct tr_store *s);
 /* Continues the save in flight to that place, if there is one. *step receives the step that this
  * call committed, or 0.
- * wait_ms  how long it waits at most until the save is committed, of which the shortest of all
- *          ranks counts; 0: it does not wait; -1: as long as it takes
+ * wait_ms  how long it waits at most until the save is committed; the shortest time of all ranks
+ *          counts; 0: it does not wait; -1: as long as it takes
  * EAGAIN: it is not committed after wait_ms above 0.
  * ENOSPC: the save has failed because the disk is full; a later one may work.
  * EFAILED: of a save to memory: an agent has ended, or has no memory left. [collective] */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checkpoint that a training begins with. */
+/* Finds the checkpoint that a training begins with, and reads its notes and attached files. */
 #include "bindstore.h"
 
 #include <inttypes.h>
@@ -32,7 +32,7 @@ static int is_own_run(const struct tr_store *s, const char *dir, int *own, struc
 	return rc;
 }
 
-/* What `resume` names. */
+/* The run or directory that `resume` names. */
 struct place {
 	char dir[4096];                 /* a run, or the directory of a checkpoint */
 	int64_t step;                   /* of the run; -1: it is the directory of a checkpoint */
@@ -285,7 +285,7 @@ static int64_t step_before(const struct tr_store *s, int64_t at)
 
 /* Opens the checkpoint before the one that was found, which has a damaged file. The training
  * rewinds to it when all of it is verified.
- * err  why; it stays if there is none before it */
+ * err  says what is damaged; it is not changed if there is no checkpoint before that one */
 static int open_before(struct tr_store *s, struct tr_error *err)
 {
 	int64_t at = sheaf_checkpoint_number(s->found);

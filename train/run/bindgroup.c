@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A group of the library, made of the operations of tr_ranks. */
+/* The group of libsheaf: its operations call those of the ranks of the trainer. */
 #include "bindstore.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Returns the ranks with the deadline of one operation. */
+/* Returns the ranks, with the deadline of this operation. */
 static struct tr_ranks within(const void *arg, int timeout_ms)
 {
 	const struct tr_store *s = arg;
@@ -15,13 +15,15 @@ static struct tr_ranks within(const void *arg, int timeout_ms)
 	return g;
 }
 
-/* After a rank was lost, operations of the group would wait for it until their deadline. */
+/* Returns whether a rank was lost. Operations of the group would then wait for that rank until
+ * their deadline, so they fail at once. */
 static int is_lost(const void *arg)
 {
 	return ((const struct tr_store *)arg)->lost;
 }
 
-static int tell(struct sheaf_error *err, const struct tr_error *e, int code)
+/* Passes an error of the ranks on to libsheaf. Returns its code. */
+static int pass_on(struct sheaf_error *err, const struct tr_error *e, int code)
 {
 	if (code < 0) {
 		snprintf(err->msg, sizeof(err->msg), "%s", e->msg);
@@ -38,25 +40,24 @@ static int group_allgather(void *arg, const void *mine, void *all, size_t bytes,
 
 	if (is_lost(arg))
 		return SHEAF_ELOST;
-	return tell(err, &e, tr_allgather(&g, mine, all, bytes, &e));
+	return pass_on(err, &e, tr_allgather(&g, mine, all, bytes, &e));
 }
 
 static int group_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
 			   const size_t *in_bytes, int timeout_ms, struct sheaf_error *err)
 {
 	struct tr_ranks g = within(arg, timeout_ms);
-	struct tr_piece *p = calloc((size_t)g.n * 2, sizeof(*p));
 	struct tr_error e = { .rank = -1 };
 	size_t sent = 0, received = 0;
+	struct tr_piece *p;
 	int rc;
 
-	if (is_lost(arg)) {
-		free(p);
+	if (is_lost(arg))
 		return SHEAF_ELOST;
-	}
+	p = calloc((size_t)g.n * 2, sizeof(*p));
 	if (!p) {
 		tr_fail(&e, TR_ENOMEM, "no memory for the pieces of %d ranks", g.n);
-		return tell(err, &e, tr_ranks_abandon(&g, &e));
+		return pass_on(err, &e, tr_ranks_abandon(&g, &e));
 	}
 	for (int r = 0; r < g.n; r++) {
 		p[r] = (struct tr_piece){ (char *)(uintptr_t)out + sent, out_bytes[r] };
@@ -64,7 +65,7 @@ static int group_alltoallv(void *arg, const void *out, const size_t *out_bytes, 
 		sent += out_bytes[r];
 		received += in_bytes[r];
 	}
-	rc = tell(err, &e, tr_exchange(&g, p, p + g.n, &e));
+	rc = pass_on(err, &e, tr_exchange(&g, p, p + g.n, &e));
 	free(p);
 	return rc;
 }
@@ -77,8 +78,8 @@ static int group_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout
 
 	if (is_lost(arg))
 		return SHEAF_ELOST;
-	return tell(err, &e, tr_allreduce(&g, x, n, op == SHEAF_SUM ? TR_SUM : op == SHEAF_MAX ?
-					  TR_MAX : TR_XOR, &e));
+	return pass_on(err, &e, tr_allreduce(&g, x, n, op == SHEAF_SUM ? TR_SUM :
+					     op == SHEAF_MAX ? TR_MAX : TR_XOR, &e));
 }
 
 int tr_store_group(struct tr_store *s, struct sheaf_error *err)

@@ -13,7 +13,7 @@ struct tr_store {
 	struct sheaf_run *run, *other;  /* other: the run that is resumed from, if another one */
 	struct sheaf_checkpoint *found;
 	struct sheaf_state *state;
-	struct sheaf_state *load;       /* what a load fills; NULL: the same */
+	struct sheaf_state *load;       /* what a load fills, if it is not `state`; or NULL */
 	int has_average;                /* 1: a load fills the average */
 	int *slice;                     /* [parameters * KINDS]; -1: none */
 	struct sheaf_save *save[TR_PLACES];     /* in flight */
@@ -24,13 +24,14 @@ struct tr_store {
 	int reads_only;
 	void (*passed)(void *arg, const char *checkpoint, const char *why);
 	void *arg;
-	int proves;                     /* 1: all of it is verified before a rewind to it */
-	int newest;                     /* the checkpoint was found as the newest of the run */
-	int elsewhere;                  /* it is not in the run */
-	int foreign;                    /* other software has saved it */
-	int moments;                    /* it has moments */
+	/* Of the checkpoint that was found. */
+	int proves;                     /* 1: it is verified before the run is rewound to it */
+	int newest;                     /* 1: resume auto has found it as the newest of the run */
+	int elsewhere;                  /* 1: it is not in the run */
+	int foreign;                    /* 1: other software has saved it */
+	int moments;                    /* 1: it has moments */
+	char name[4200];                /* as of tr_store_found */
 	char *run_dir;                  /* owned */
-	char name[4200];
 };
 /* Passes an error of the library on. Returns its code. */
 int tr_store_pass(struct tr_error *err, const struct sheaf_error *from, int code);
@@ -40,7 +41,8 @@ int tr_store_group(struct tr_store *s, struct sheaf_error *err);
  * flags  of sheaf_checkpoint_load. [collective] */
 int tr_store_fill(struct tr_store *s, uint64_t flags, struct sheaf_error *err);
 
-/* Notes of a checkpoint, as tr_store_notes has them. Those from the sixth on may be absent. */
+/* The notes of a checkpoint, whose names are in tr_store_keys. A checkpoint of an older trainer may
+ * have the first TR_NOTES_NEEDED only. */
 enum { TR_NOTES = 8, TR_NOTES_NEEDED = 5 };
 extern const char *const tr_store_keys[TR_NOTES];
 extern const char tr_store_loss_key[];  /* the note of the loss of eval-data */

@@ -15,7 +15,7 @@ static const char *const known[] = { tokenizer, "tokenizer_config.json", "tokeni
 	"chat_template.jinja", "generation_config.json" };
 enum { KNOWN = sizeof(known) / sizeof(known[0]) };
 _Static_assert((int)KNOWN <= (int)TR_MODEL_FILES_MAX, "there is room for all");
-static const size_t bytes_max = (size_t)64 << 20;       /* that the library attaches */
+static const size_t bytes_max = (size_t)64 << 20;       /* of a file that libsheaf attaches */
 
 /* Reads an open file of `size` bytes. */
 static int read_file(struct tr_modelfiles *m, FILE *f, const char *path, const char *name,

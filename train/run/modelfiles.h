@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of a model beside its config.json and its weights, which checkpoints have, too, so that
- * other software opens them with their tokenizer. */
+/* The files of a model besides config.json and weights, such as its tokenizer. They are attached to
+ * checkpoints, so that other software opens these as models with a tokenizer. */
 #ifndef MODELFILES_H
 #define MODELFILES_H
 #include "bind.h"
@@ -11,8 +11,8 @@ struct tr_modelfiles {
 	int n;
 	struct tr_attachment file[TR_MODEL_FILES_MAX];  /* the bytes are owned */
 };
-/* Reads those that are in the directory of the model; or, if it has no tokenizer.json, the one in
- * the directory of the data. EINVAL: one of them is larger than 64 MiB. [local] */
+/* Reads the files that are in the directory of the model. If it has no tokenizer.json, that of the
+ * directory of the data is read. EINVAL: a file is larger than 64 MiB. [local] */
 int tr_modelfiles_read(struct tr_modelfiles *m, const struct tr_opts *o, struct tr_error *err);
 void tr_modelfiles_release(struct tr_modelfiles *m);
 #endif

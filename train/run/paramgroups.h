@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a checkpoint says of its optimizer, for other software that goes on from it: the attached
- * file param_groups.json, as doc/format.md (section 13) has it. */
+/* The file param_groups.json of a checkpoint: which optimizer updates each parameter, and how.
+ * Other software that resumes from the checkpoint reads it. doc/format.md, section 13, describes
+ * it. */
 #ifndef PARAMGROUPS_H
 #define PARAMGROUPS_H
 #include "trainsetup.h"

@@ -231,8 +231,9 @@ static int train(struct command *c, struct tr_ranks *ranks, struct tr_error *err
 	return rc;
 }
 
-/* Waits before this rank ends, because mpirun kills all others when one has ended, and one of them
- * must write why. It learns of it in its next exchange. mpirun ends this wait when it has ended. */
+/* Waits before this rank ends. mpirun kills all ranks when one has ended, and first rank tr_teller
+ * must write the event of the error, which it learns of in its next exchange. When that rank has
+ * ended, mpirun ends this wait. */
 static void leave_teller_time(const struct tr_ranks *ranks, const struct tr_error *err)
 {
 	int ms = ranks->timeout_ms < TELL_MS_MAX ? ranks->timeout_ms : TELL_MS_MAX;
@@ -258,8 +259,9 @@ static int is_other_rank(void)
 	return 0;
 }
 
-/* Complains of what is wrong before MPI has begun. All ranks have the same files and flags, as a
- * rule, and mpirun ends the others when rank 0 has ended. So they wait, and one message is seen. */
+/* Prints what is wrong before MPI has begun. As a rule all ranks have the same files and flags, so
+ * all of them have the same message. mpirun kills the others when rank 0 has ended, so they wait,
+ * and only rank 0 prints it. */
 static int complain_first(const struct tr_error *err)
 {
 	const struct timespec nap = { .tv_sec = FIRST_S };

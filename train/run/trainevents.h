@@ -23,8 +23,8 @@ struct tr_events {
 int tr_events_open(struct tr_events *e, int writes, int json, const char *path,
 		   struct tr_error *err);
 /* Appends events to TR_EVENTS_NAME in the directory of a run, too, if they go to no other file. The
- * file is opened by the first event behind which the directory exists. If it cannot be opened, that
- * is no error: then no checkpoint can be written to this directory either. */
+ * file is opened by the first event that is written when the directory exists. If it cannot be
+ * opened, that is no error: then no checkpoint can be written to this directory either. */
 int tr_events_in_run(struct tr_events *e, const char *run, struct tr_error *err);
 /* Makes this rank write events from now on, because the one that did is lost. */
 void tr_events_take_over(struct tr_events *e);

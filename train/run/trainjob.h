@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of a training that runs in this process. trainstart.h makes it, trainloop.c makes the
- * steps, trainsave.h saves, and traintell.h writes the events. */
+/* A training, or an evaluation of a checkpoint, that is running. trainstart.h makes it, trainloop.c
+ * carries it out, trainsave.h saves it, and traintell.h writes its events. */
 #ifndef TRAINJOB_H
 #define TRAINJOB_H
 #include "bind.h"
@@ -37,8 +37,7 @@ struct tr_job {
 	                                 * failed */
 	int64_t committed;              /* step of the last one that was committed */
 	struct tr_error unsaved;        /* code ENOSPC: why the last save has failed */
-	int memory_lost;                /* 1: the last save to memory has failed, and that was
-	                                 * reported */
+	int memory_lost;                /* the last save to memory failed, and an event said so */
 	int save_asked;                 /* a signal asks for a save, as all ranks have agreed */
 	int64_t stop_ns;                /* when a signal asked to stop, or when the ranks agreed to;
 	                                 * 0: not yet */

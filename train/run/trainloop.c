@@ -52,7 +52,7 @@ static const char *reason_to_end(const struct tr_job *j)
 	return j->stop_ns ? "signal" : NULL;
 }
 
-/* Returns whether something is due that is done every so many steps. */
+/* Returns whether something that is done in every `every`th step is due; 0: never. */
 static int is_due(const struct tr_job *j, int64_t every)
 {
 	return every && j->t.step % every == 0;
@@ -74,7 +74,7 @@ static int step(struct tr_job *j, struct tr_error *err)
 	j->progress.consumed += j->o->batch;
 	j->progress.tokens += s.tokens;
 	rc = tr_tell_step(j, &s, start, err);
-	/* Now, because the hash reads the masters. */
+	/* Not before the event, whose hash reads the masters. */
 	tr_offload_evict(&j->moments);
 	if (rc == 0)
 		rc = tr_tell_samples(j, err);
@@ -137,8 +137,8 @@ int tr_teller(const struct tr_error *err)
 }
 
 /* Carries a job out.
- * job   what is given: the options, events, ranks and signals
- * work  what it does when all is there */
+ * job   the members that tr_job_start needs; the others are 0
+ * work  what is done when the job has started */
 static int carry_out(const struct tr_job *job, int (*work)(struct tr_job *, struct tr_error *),
 		     struct tr_error *err)
 {

@@ -243,8 +243,8 @@ static int within(const struct option *t, double x)
 	return x >= t->least && x <= t->most;
 }
 
-/* Returns whether a character separates lines or paragraphs, or is none: U+2028, U+2029, U+FFFE and
- * U+FFFF. YAML takes the first two for ends of lines, and refuses the others. */
+/* Returns whether the character at c is U+2028, U+2029, U+FFFE or U+FFFF. YAML takes the first two
+ * for ends of lines, and refuses the others. */
 static int is_no_text(const char *c)
 {
 	return strncmp(c, "\xe2\x80\xa8", 3) == 0 || strncmp(c, "\xe2\x80\xa9", 3) == 0 ||

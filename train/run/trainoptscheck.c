@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Do the options of a training fit together? */
+/* Checks that the options of a training fit together. */
 #include <inttypes.h>
 #include <string.h>
 

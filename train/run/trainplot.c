@@ -44,7 +44,7 @@ static const char *const color[TR_PLOT_RUNS_MAX] = { "#1b6ca8", "#d1495b", "#2e8
 struct range {
 	double low, high;
 };
-/* What values are drawn as: a straight line from them to pixels. */
+/* The scale of an axis: `value` is drawn on the pixels `pixel`, linearly. */
 struct axis {
 	struct range value, pixel;
 };
@@ -129,8 +129,8 @@ static void put_rule(FILE *to, double x1, double y1, double x2, double y2, const
 
 /* ---- the lines of a panel ---- */
 
-/* Draws points that follow each other without a gap. Where there are many for each pixel, the
- * lowest and the highest of each are drawn. */
+/* Draws a curve without gaps. If it has more than two points for each column of pixels, only the
+ * lowest and the highest point of each column are drawn. */
 static void put_points(FILE *to, const struct tr_point *at, size_t n, const struct axis *x,
 		       const struct axis *y)
 {
@@ -229,7 +229,8 @@ static void put_resumption(const struct picture *p, int run, const struct tr_res
 		r->step, x, top, x, bottom, color[run], r->step, r->ranks, r->dp, r->tp, r->pp);
 }
 
-/* Draws where jobs resumed, with words in the first panel where there is room for them. */
+/* Draws a line at each step from which a job resumed.
+ * words  1: with the step and mesh beside each line, where there is room for them */
 static void put_resumptions(const struct picture *p, double top, double bottom, int words)
 {
 	double free_from = 0;
