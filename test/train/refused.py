@@ -104,11 +104,12 @@ def is_asan(program):
 
 
 def wrong_options(w):
-    """MPI would fail, because it is told to use what does not exist. So it has not begun."""
+    """MPI is told to use components that do not exist, so a message of the trainer alone shows that
+    MPI has not begun."""
     no_mpi = {"OMPI_MCA_pml": "none", "OMPI_MCA_ess": "none"}
     done = w.run({}, env=no_mpi)
     w.claims.check(done.returncode not in (0, 2) or "MPI" in done.stderr,
-                   "a good configuration comes to MPI", done.returncode, done.stderr)
+                   "a good configuration reaches MPI", done.returncode, done.stderr)
     for options, *words in WRONG:
         done = w.run(options, env=no_mpi)
         lines = done.stderr.splitlines()

@@ -164,7 +164,7 @@ TEST(ranks_reduce_and_agree_on_the_error_of_one)
 	}
 }
 
-/* Such a group is a part of a larger one, whose ranks wait. */
+/* Ranks of other groups may wait for this rank, and it could not reach them from this group. */
 TEST(a_group_of_one_rank_needs_no_memory)
 {
 	struct tr_error err = { .code = 0 }, own = { .rank = -1 };

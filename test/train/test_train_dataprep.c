@@ -261,7 +261,7 @@ static long long bytes_read(void)
 	return n;
 }
 
-/* It is not read to its end: behind it are zeros without blocks. */
+/* The line that is too long goes on for 256 MiB, as a hole of the file. */
 TEST(a_line_that_is_too_long_is_named_and_not_read_to_its_end)
 {
 	static const char *const lines[] = { "prep/long.jsonl" };
