@@ -163,6 +163,11 @@ def check_odd(w):
     w.claims.check("are left out: 5\n" in done.stderr and not svg.resumed and
                    svg.panels["loss"].x[1] == 3,
                    "lines with a step that no training makes are left out", done.stderr)
+    with open(w.path("words.jsonl"), "w", encoding="utf-8") as f:
+        f.writelines('{"event":"step","step":%d,"loss":1,"lr_hex":"%s"}\n' % case for case in (
+            (1, "0x1p-8"), (2, "fast"), (3, ""), (4, "0x1p-8 ")))
+    w.claims.check([len(p) for p in w.svg("words.jsonl").panels["rate"].lines("rate")] == [1],
+                   "a text that is not a number is not drawn")
     with open(w.path("none.jsonl"), "w", encoding="utf-8") as f:
         f.write('{"event":"end"}\n')
     with open(w.path("far.jsonl"), "w", encoding="utf-8") as f:

@@ -40,15 +40,19 @@ static int add_point(struct tr_points *p, double x, double y, struct tr_error *e
 	return 0;
 }
 
-/* Returns a member that is a number, or one as hex in a string; otherwise NaN. */
+/* Returns a member that is a number, or a string that tr_json_hex has made of one; otherwise
+ * NaN. */
 static double number(const json_t *event, const char *key)
 {
 	const json_t *member = json_object_get(event, key);
 	const char *text = json_string_value(member);
+	char *end;
+	double x;
 
 	if (json_is_number(member))
 		return json_number_value(member);
-	return text ? strtod(text, NULL) : NAN;
+	x = text ? strtod(text, &end) : NAN;
+	return text && *text && !*end ? x : NAN;
 }
 
 static int64_t whole(const json_t *event, const char *key)
