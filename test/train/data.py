@@ -273,8 +273,7 @@ def main():
             import tokenizers
             tokenizers.__version__
         except ImportError as missing:
-            w.claims.n += 1
-            print("ok %d - prepare.py # SKIP %s" % (w.claims.n, missing))
+            w.claims.skip("prepare.py", missing)
             return w.claims.end()
         of_a_tokenizer(w, files, want)
         prepare_refuses(w)
