@@ -217,7 +217,10 @@ def check_names(inputs, out, folder):
 
 def lock(folder):
     """Makes the directory, and keeps other calls out of it until this process ends."""
-    os.makedirs(folder, exist_ok=True)
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        pass
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

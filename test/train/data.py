@@ -202,6 +202,10 @@ def prepare_refuses(w):
         w.claims.check(done.returncode == 2 and words in done.stderr and not left and
                        len(done.stderr.splitlines()) == 1, "prepare.py refuses it: %s" % words,
                        done.stderr, left)
+    done = w.prepare([w.path("plain.txt")], "none/out", "--tokenizer", w.path("bytes.json"))
+    w.claims.check(done.returncode == 2 and "No such file" in done.stderr and
+                   not os.path.exists(w.path("none")),
+                   "prepare.py does not make the folder of its output", done.stderr)
 
 
 def prepare_keeps_inputs(w):
