@@ -103,8 +103,9 @@ static json_t *config_of(const struct cli_step *s, const struct cli_args *a)
 	return config;
 }
 
-/* Returns the map that --format gguf needs where the tensors have the names of Hugging Face: that
- * of the model_type in config.json. NULL: it needs none, or none comes with sheaf. */
+/* Returns the name of the map that --format gguf needs, which follows from model_type in
+ * config.json. NULL: another format was asked for, the tensors have the names of llama.cpp already,
+ * or no map for the model comes with sheaf. */
 static const char *map_for_gguf(const struct cli_step *s, const struct cli_args *a)
 {
 	static const struct { const char *type, *map; } maps[] = { { "llama", "llama-hf-gguf" },

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files of a tokenizer, from which a file of GGUF is made: the first byte says which. What is
- * taken has its tokens within the rows, and metadata of the length that follows from them. */
+/* Reads one of the files of a tokenizer from which the metadata of a file of GGUF are made; the
+ * first byte says which one. If it is accepted, the metadata are made, and must be as long as the
+ * tokens and merges in them require. */
 #include "fuzz.h"
 #include "gguf_vocab.h"
 

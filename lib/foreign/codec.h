@@ -13,8 +13,8 @@ struct shf_codec_step {
 	bool ended;                     /* set when the stream has ended */
 	bool oom;                       /* set if memory was out */
 };
-/* Begins a stream. NULL: out of memory. The library must be built with the codec; not for blosc,
- * which is decoded as a whole. */
+/* Begins a stream. NULL: out of memory. The library must be built with the codec. The codec must
+ * not be blosc, which is decoded as a whole. */
 struct shf_codec_state *shf_codec_begin(enum shf_codec codec);
 void shf_codec_end(struct shf_codec_state *c);  /* NULL is fine */
 /* Decodes some bytes, and moves `in` and `out` past them. Returns false if memory is out, or if

@@ -11,8 +11,8 @@ struct shf_crc32 {              /* tables, made once for many sums */
 };
 /* Makes the tables of CRC-32, as zip archives have it: polynomial 0xEDB88320. */
 void shf_crc32_init(struct shf_crc32 *c);
-/* Makes the tables of CRC-32C, as OCDBT and Zarr have it: polynomial 0x82F63B78. shf_crc32_shift is
- * not for its sums. */
+/* Makes the tables of CRC-32C, as OCDBT and Zarr have it: polynomial 0x82F63B78.
+ * shf_crc32_shift does not work on these sums. */
 void shf_crc32c_init(struct shf_crc32 *c);
 /* Continues a sum over n bytes. The sum of nothing is 0. */
 uint32_t shf_crc32_more(const struct shf_crc32 *c, uint32_t sum, const void *bytes, size_t n);

@@ -238,8 +238,9 @@ int shf_foreign_check_names(const struct shf_foreign *f, struct sheaf_error *err
 int shf_foreign_note(struct shf_foreign *f, struct sheaf_error *err, const char *key, size_t key_n,
                      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 #define SHF_UNREAD_NOTE "tensors_not_read"
-/* If tensors are not read, adds a note with this key that says how many, for those who write a
- * checkpoint anew. If notes were left out, adds a last one that says how many: its key is "...". */
+/* If tensors are not read, adds a note with this key that says how many, so that a program that
+ * writes the checkpoint anew can say what is missing there. If notes were left out, adds a last
+ * one, with the key "...", that says how many. */
 int shf_foreign_notes_end(struct shf_foreign *f, struct sheaf_error *err);
 int64_t *shf_foreign_numbers(struct shf_foreign *f, size_t n);  /* zeroed, in the arena */
 #endif

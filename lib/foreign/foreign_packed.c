@@ -27,8 +27,8 @@ static void unpacking_free(struct shf_unpacking *x)
 	shf_free(x);
 }
 
-/* Removes parts from the list until those that are left are within SHF_UNPACKING_BYTES, the ones
- * that were read longest ago first; none that a thread reads. Returns the list of those removed.
+/* Removes parts from the list, beginning with the one that was read longest ago, until the rest
+ * fits SHF_UNPACKING_BYTES. Parts that a thread reads stay. Returns the list of the removed parts.
  * [with f->lock] */
 static struct shf_unpacking *take_old(struct shf_foreign *f)
 {

@@ -157,7 +157,7 @@ static int gather_box(struct shf_foreign *f, const struct shf_foreign_tensor *t,
 	return rc;
 }
 
-/* Sets n items to the bytes that items in no piece have. */
+/* Sets n items to the fill value, which items that are in no piece have. */
 static void fill_items(const struct shf_foreign_tensor *t, uint8_t *to, uint64_t n, uint64_t item)
 {
 	for (uint64_t i = 0; i < n; i++)

@@ -84,8 +84,8 @@ static void show_optimizer(void *arg, const char *name, size_t n, const char **f
 	shf_buf_add(shown, name, n);
 }
 
-/* Refuses a file of an optimizer that comes after the first n, which are all that follow one
- * another. */
+/* Refuses the file of an optimizer whose number is n or above. n: how many optimizers were read,
+ * which is the first number without a file, or OPTIMIZERS_MAX. */
 static int check_optimizers(const struct hf_trainer *t, const struct shf_listing *l, int n,
                             struct sheaf_error *err)
 {

@@ -387,7 +387,8 @@ static int note_json_item(struct orbax *o, const char *path, const char *name, i
 	return rc;
 }
 
-/* Makes a name of the path of an item, for what is in it. tail: what comes behind it. */
+/* Makes a name from the path of an item, with dots for slashes, and appends the tail. It begins the
+ * names of what is in the item. */
 static const char *item_name(struct orbax *o, const char *item, const char *tail)
 {
 	struct shf_buf b = SHF_BUF_INIT;
@@ -405,9 +406,9 @@ static const char *item_name(struct orbax *o, const char *item, const char *tail
 static int look_at_items(struct orbax *o, const char *folder, const char *above,
                          const struct shf_listing *l, struct shf_buf *items);
 
-/* Looks at an entry of a save, and appends its path in the save to *items, which are const char *,
- * if it is an item with arrays. Items of a random generator have folders in them that are items
- * themselves. above: the item that it is in; NULL: none. */
+/* Looks at an entry of a save. If it is an item with arrays, appends its path in the save to
+ * *items, which has const char *. An item of a random generator has folders that are items
+ * themselves. above: the item that the entry is in; NULL: none. */
 static int look_at_item(struct orbax *o, const char *folder, const char *above, const char *name,
                         struct shf_buf *items)
 {

@@ -174,7 +174,6 @@ int shf_paddle_facts(struct shf_foreign *f, const struct shf_listing *l, struct 
 
 	if (rc == 0 && shf_listing_has(l, "trainer_state.json"))
 		rc = shf_foreign_json_notes(f, NULL, "trainer_state.json", "trainer_state", err);
-
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]) && rc == 0; i++)
 		if (shf_listing_has(l, files[i].file))
 			rc = pickle_facts(f, files[i].file, files[i].prefix, err);

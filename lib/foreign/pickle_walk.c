@@ -57,7 +57,7 @@ static int walk_steps(struct walk *w, uint64_t n)
 	return 0;
 }
 
-/* Counts tensors that are not read. Where none is looked for, they are of no weight. */
+/* Counts tensors that are not read, unless the walk is for values other than tensors. */
 static void walk_unread(struct walk *w, uint64_t n)
 {
 	if (w->by->add)

@@ -121,7 +121,7 @@ struct torch_folder {
 	struct shf_index index;
 	bool indexed;                   /* index is filled in */
 	struct shf_buf files;           /* owned; of const char * */
-	const char *file;               /* that is being added */
+	const char *file;               /* the file whose weights are being added */
 };
 
 static int folder_no_memory(const struct torch_folder *d)
@@ -250,9 +250,10 @@ static int add_unread(struct torch_folder *d, const char *name, size_t n)
 	return e.name && !d->f->unread.oom ? 0 : folder_no_memory(d);
 }
 
-/* Keeps the names of those that a file of torch.save has, such as quantised ones. */
+/* Keeps the names of all weights in a file of torch.save that are not read, such as quantised
+ * ones. */
 static int add_all_unread(void *arg, const struct shf_pk *root, const char *where,
-                           struct sheaf_error *err)
+                          struct sheaf_error *err)
 {
 	struct torch_folder *d = arg;
 	struct shf_torch_tensor t;

@@ -59,8 +59,8 @@ bool shf_torch_states_read_names(struct shf_foreign *f, const struct shf_pk *dic
 
 struct numbered {               /* what the states of one parameter tell */
 	uint64_t number;
-	const struct shf_foreign_tensor *t;     /* a state with its shape; if it has none, another
-	                                         * one */
+	const struct shf_foreign_tensor *t;     /* a state with the shape of the parameter, or, if
+	                                         * there is none, any state of it */
 	const char *name;               /* NULL: not known */
 };
 
@@ -77,9 +77,9 @@ static bool state_number(const struct shf_foreign_tensor *t, uint64_t *number)
 	return n > 0 && *p == '/';
 }
 
-/* Whether a state has one value for each item of its parameter, and so its shape, in each optimizer
- * that has a state of this name. Others may have the shape of another parameter: those of Adafactor
- * have one value for each row or column. */
+/* Returns whether a state of this name has the shape of its parameter in every optimizer. States of
+ * other names may have the shape of another parameter: those of Adafactor have one value for each
+ * row or column. */
 static bool has_shape_of_parameter(const struct shf_foreign_tensor *t)
 {
 	static const char *const kinds[] = { "moment1_0", "moment2_0", "moment2_max_0", "exp_inf",
@@ -93,7 +93,7 @@ static bool has_shape_of_parameter(const struct shf_foreign_tensor *t)
 	return false;
 }
 
-/* By number, and of one number first a state with the shape of the parameter. */
+/* Sorts by number. Of one number, a state with the shape of the parameter comes first. */
 static int states_by_number(const void *a, const void *b)
 {
 	const struct numbered *x = a, *y = b;
@@ -116,8 +116,8 @@ static int by_shape(const void *a, const void *b)
 	return shape_compare(((const struct numbered *)a)->t, ((const struct numbered *)b)->t);
 }
 
-/* Names the parameters by shapes. Both arrays are sorted by them. Returns false if a shape is not
- * known, or has not exactly one number and one weight. */
+/* Names the parameters by their shapes, by which both arrays are sorted. Returns false if the shape
+ * of a parameter is not known, or if not exactly one parameter and one weight have it. */
 static bool name_by_shape(struct numbered *of, size_t n, const struct numbered *weights, size_t m)
 {
 	size_t k = 0;

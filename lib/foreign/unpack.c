@@ -8,8 +8,8 @@
 #include "mem.h"
 
 #define IN_BYTES (UINT64_C(128) << 10)
-#define STEP_BYTES (UINT64_C(256) << 10)        /* decoded in one step, at most. A full ring gives
-                                                 * up as many of its oldest bytes before it */
+#define STEP_BYTES (UINT64_C(256) << 10)        /* decoded in one step, at most. Before a step, as
+                                                 * many of the oldest bytes leave a full ring */
 #define BLOSC_HEAD 16           /* what blosc adds to bytes that it cannot compress */
 
 void shf_unpacker_init(struct shf_unpacker *u, const struct shf_packed *of, uint64_t room)

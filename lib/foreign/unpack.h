@@ -44,9 +44,9 @@ struct shf_unpacker {           /* a part that is being read */
 /* room: bytes of the ring, which is never larger than what the part stands for. */
 void shf_unpacker_init(struct shf_unpacker *u, const struct shf_packed *of, uint64_t room);
 void shf_unpacker_release(struct shf_unpacker *u);
-/* Returns how much memory it keeps between reads. The window of a zstd frame is not counted: mostly
- * a few MiB, at most 128 MiB. While a part of blosc is decoded, it is in memory as it is stored,
- * too. */
+/* Returns how much memory it keeps between reads. Two things are not counted: the window of a zstd
+ * frame, mostly a few MiB and at most 128 MiB; and the stored bytes of a part of blosc, which are
+ * in memory only while it is decoded. */
 uint64_t shf_unpacker_bytes(const struct shf_unpacker *u);
 /* Reads n decoded bytes from byte `at` on. r: the file. EFORMAT: the part is damaged, ends earlier,
  * or goes on after `decoded` bytes, which is found out when the last byte is read. */

@@ -13,7 +13,7 @@ struct shf_zarr_store {
 	const char *path;               /* of the store, for sentences */
 	const char *prefix;             /* of the names of all tensors */
 	bool all_stored;                /* the program stored every chunk, so none may be missing */
-	struct shf_crc32 crc;           /* tables of CRC-32C; made by shf_zarr_add */
+	struct shf_crc32 crc;           /* tables of CRC-32C, which shf_zarr_add makes */
 	struct shf_buf names;           /* out, owned: of const char *, in the arena: of the arrays,
 	                                 * those that are not read too */
 };

@@ -15,10 +15,12 @@ struct walk {
 	struct level levels[SHF_JSON_DEPTH + 1];
 	int depth;                      /* of levels that are open */
 	int arrays;                     /* how many of them are arrays */
-	int odd_at;                     /* depth at which a key has a dot or a NUL; 0: none has */
+	int odd_at;                     /* depth of the outermost key in the path that has a dot
+	                                 * or a NUL; 0: none has */
 };
 
-/* Makes the path that of a key, or of an item, of the innermost level. */
+/* Makes the path end with a key of the innermost level, or with the number of its next item. key
+ * NULL: the level is an array. */
 static void walk_step(struct walk *w, const char *key, size_t n)
 {
 	size_t at = w->levels[w->depth].path_n;

@@ -57,7 +57,8 @@ static bool read_main(const struct shf_sys *sys, int dir, char commit[81])
 	return is;
 }
 
-/* Chooses a snapshot by its name. in: the directory of the snapshots. */
+/* Appends the path of the snapshot that is opened, and returns 1. dir: the repository; in: the
+ * directory of its snapshots; path: of the repository. */
 static int choose_snapshot(const struct shf_sys *sys, int dir, int in, const char *path,
                            const struct snapshots *s, struct shf_buf *out, struct sheaf_error *err)
 {
@@ -84,7 +85,7 @@ static int choose_snapshot(const struct shf_sys *sys, int dir, int in, const cha
 }
 
 /* If `path` is the directory of a repository, appends the path of the snapshot that is opened, with
- * a NUL, to *snapshot. Returns 1, or 0 if it is something else. */
+ * a NUL, to *snapshot, and returns 1. Returns 0 if it is any other directory. */
 static int find_snapshot(const struct shf_sys *sys, const char *path, struct shf_buf *snapshot,
                          struct sheaf_error *err)
 {

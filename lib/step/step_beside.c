@@ -7,6 +7,8 @@
 #include "step_attached.h"
 #include "step_find.h"
 
+/* Reads a file in the directory of a foreign checkpoint, or beside it if it is a file. Returns 1,
+ * or 0 if there is none. */
 static int read_beside(const struct shf_foreign *f, const char *name, struct shf_buf *out,
                        struct sheaf_error *err)
 {

@@ -18,9 +18,9 @@ int shf_step_foreign_show(struct sheaf_checkpoint *step, struct sheaf_error *err
 int shf_step_foreign_compare(const struct sheaf_checkpoint *step, struct sheaf_error *err);
 /* Fills in families, files and notes. [local] */
 int shf_step_foreign_files(struct sheaf_checkpoint *step, struct sheaf_error *err);
-/* Returns the number of a step, or of the step behind a map: its own, or that which a foreign one
- * has in a note "step", "global_step", "iteration" or "trainer_state.global_step". -1: there is
- * none. */
+/* Returns the number of a step of a run, or what a checkpoint of another program says of its
+ * number: the note "step", "global_step", "iteration" or "trainer_state.global_step". -1: there is
+ * none. If the step is shown through maps, the number is that of the step behind them. */
 int64_t shf_step_said_number(struct sheaf_checkpoint *step);
 /* Reads the headers of all files, and compares the index with them. [collective] */
 int shf_step_foreign_catalog(struct sheaf_checkpoint *step, const struct shf_step_found *found,
