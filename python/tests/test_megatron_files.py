@@ -13,34 +13,11 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import Any
 
 import tap
+from megatron_saves import GOLDEN, LLAMA, NEEDS, expected, run, sheaf
 
-NEEDS = ("megatron", "torch")
-GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "test", "golden",
-                      "foreign")
-LLAMA = {"hidden_size": 8, "intermediate_size": 6, "num_hidden_layers": 2,
-         "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 22}
 SAVES = ("megatron-dist", "megatron-flat", "megatron-buckets", "megatron-ranks")
-
-
-def run(*args: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.argv[1], *args], capture_output=True, timeout=120, check=False)
-
-
-def sheaf(*args: str) -> bytes:
-    done = run(*args)
-    assert done.returncode == 0, done
-    return done.stdout
-
-
-def expected(name: str) -> dict[str, Any]:
-    """What Megatron-Core itself gave for a checkpoint of before."""
-    with open(os.path.join(GOLDEN, "megatron-expected.jsonl"), encoding="utf-8") as f:
-        found: list[dict[str, Any]] = [line for line in map(json.loads, f) if line["path"] == name]
-    tensors: dict[str, Any] = found[0]["tensors"]
-    return tensors
 
 
 def rows(tensor: bytes, width: int, *ranges: tuple[int, int]) -> bytes:
