@@ -9,6 +9,12 @@ from contestants import Contestant
 from harness import ROOT
 
 
+def sizes(b):
+    """The config.json of the model, the steps of a job and the tokens of a sample."""
+    model, steps, seq = ("t1", 3, 32) if b.quick else ("s12", 6, 256)
+    return "train/models/%s.json" % model, steps, seq
+
+
 def train(b, ranks, config, *flags):
     """The command of a job."""
     program = os.path.join(b.build, "train", "sheaf-train")
@@ -42,6 +48,14 @@ class Steps(Contestant):
             medians.append(seconds[len(seconds) // 2])
         subprocess.run(["rm", "-rf", *runs], check=True)
         return {"seconds": max(medians)}
+
+
+def planned(b, *flags):
+    """The bytes that `sheaf-train plan` plans for the first rank, by kind."""
+    done = subprocess.run([os.path.join(b.build, "train", "sheaf-train"), "plan", "/dev/null",
+                           "--json", "--run", "none", *flags], check=True, cwd=ROOT,
+                          capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[0])["planned"]
 
 
 def make_data(b):
