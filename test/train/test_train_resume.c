@@ -409,8 +409,8 @@ static int best_step(void)
 	return best;
 }
 
-/* The learning rate is so large that the loss rises again. What commits leave to be removed,
- * because it was not yet read back, sheaf_run_prune removes at once. */
+/* The learning rate is so large that the loss rises again. A commit removes older checkpoints only
+ * after the newest one was read back. sheaf_run_prune removes at once what is left. */
 TEST(the_newest_checkpoints_the_best_and_every_third_are_kept)
 {
 	static const char flags[] = "{save-every: 1, eval-every: 1, eval-data: whole/eval, "

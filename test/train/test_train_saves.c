@@ -83,8 +83,8 @@ static const struct {
 		{ 3, "zero: 1\nzero-form: flat\noverlap: true" }, { 2, "offload: whole" } };
 enum { LAYOUTS_OF_SIGNALS = sizeof(layouts) / sizeof(layouts[0]) };
 
-/* Trains 5 steps in each layout, with a signal after step 2 to some of the ranks, one at a time. The
- * last checkpoint must have the tensors of a training without signals.
+/* Trains 5 steps in each layout, with a signal after step 2 to some of the ranks, one at a time.
+ * The last checkpoint must have the tensors of a training without signals.
  * save      1: the signal asks for a save; 0: to save and stop
  * finishes  checks the events, and makes the steps that are left */
 static void signal_layouts(int save, void (*finishes)(int layout_i, int r))

@@ -15,7 +15,8 @@ static const struct torch_tensor states[] = { W("state.0.exp_avg", 7, 5),
 static const struct torch_tensor same[] = { W("state.0.exp_avg", 7, 5),
 	W("state.1.exp_avg", 7, 5) };
 static const struct torch_tensor unknown[] = { W("state.0.exp_avg", 9, 9) };
-/* Of Adafactor: one value for each row, which is the shape of another weight. */
+/* States of Adafactor, which have one value for each row or column. The first has the shape of
+ * another weight, by which it must not be named. */
 static const struct torch_tensor rows[] = { W("state.0.exp_avg_sq_row", 7, 5),
 	W("state.0.exp_avg_sq_col", 1, 9) };
 static const struct torch_tensor twins[] = { W("a.w", 5, 7), W("b.w", 7, 5), W("d.w", 7, 5) };
