@@ -18,27 +18,22 @@ SHEAF = os.path.abspath(sys.argv[1])
 os.environ["PATH"] = os.path.dirname(SHEAF) + ":" + os.environ["PATH"]
 if tap.there("torch"):
     import torch                        # before the scripts are forked
+    import torch._dynamo                # torch.optim imports it, each rank by itself
+    import torch.distributed.checkpoint
+    import torch.distributed.fsdp
+    import torch.distributed.tensor.parallel
     torch.set_num_threads(1)
     if tap.there("transformers"):
+        import transformers.models.auto
         import transformers.models.bert.modeling_bert
         import transformers.models.qwen2.modeling_qwen2
-
-
-def torchrun(at: str, ranks: int, script: str, *args: str) -> str:
-    """What a script prints under torchrun."""
-    done = subprocess.run([sys.executable, "-B", "-m", "torch.distributed.run", "--standalone",
-                           "--nproc_per_node", str(ranks), os.path.join(EXAMPLES, script), *args],
-                          cwd=at, capture_output=True, text=True,
-                          env=dict(os.environ, OMP_NUM_THREADS="1"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @needs("torch", "transformers")
 def test_fsdp2() -> None:
     """fsdp2.py on 2 x 2 ranks goes on in one process, with the losses of one that did not stop."""
     with folder() as at:
-        first = torchrun(at, 4, "fsdp2.py", "runs/tiny", "--steps", "8", "--every", "3")
+        first = run(4, at, "fsdp2.py", "runs/tiny", "--steps", "8", "--every", "3")
         assert "goes on" not in first and sorted(losses(first)) == list(range(8))
         then = run(1, at, "fsdp2.py", "runs/tiny", "--steps", "9", "--every", "3")
         assert "goes on after step 5" in then and sorted(losses(then)) == [6, 7, 8]

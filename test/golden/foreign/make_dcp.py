@@ -83,7 +83,7 @@ def main(folder):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    mp.spawn(work, args=(port, folder), nprocs=4)
+    mp.start_processes(work, args=(port, folder), nprocs=4, start_method="fork")
 
 
 if __name__ == "__main__":
