@@ -2341,7 +2341,7 @@ bug("saved_offsets_ignored", "the parts of ranks in safetensors files are read a
 NUM, RANKS, OPS, DATA, WHOLE, TENSORS, PIPE = ["train/test_train_%s: " % n for n in (
     "num", "comm", "ops", "data", "whole", "tensorpar", "pipe")]
 NESTED, FEED = "train/test_train_nested: ", "train/test_train_rowfeed: "
-ZERO = "train/test_train_zero: "
+ZERO, EVALS = "train/test_train_zero: ", "train/test_train_evals: "
 PREP = "train/test_train_dataprep: "
 SAME_BITS = TENSORS + "losses_and_gradients_have_the_same_bits"
 bug("part_overwrites", "a part of a product replaces those before it", "num/gemm.c:tr_gemm",
@@ -2390,7 +2390,7 @@ bug("chains_added_one_by_one", "the chains of a piece are added to those of the 
 bug("evaluation_of_one_rank", "an evaluation has the samples of one rank of dp only",
     "task/lm.c:tr_lm_evaluate", "tr_allreduce(dp, &targets, 1, TR_SUM, err)",
     "tr_allreduce(MUTANT ? &t->mesh->tp : dp, &targets, 1, TR_SUM, err)",
-    WHOLE + "evaluations_have_the_same_bits")
+    EVALS + "evaluations_have_the_same_bits")
 bug("piece_cut_by_ranks", "a dimension is cut by the number of ranks",
     "model/tensorpar.c:span_of", "tr_param_cut(p->reg, t->param, piece + 1)",
     "tr_param_cut(p->reg, t->param, MUTANT ? p->reg->pieces.to : piece + 1)", SAME_BITS)
@@ -2422,7 +2422,7 @@ bug("layers_again_without_mask", "a layer that is computed again drops nothing",
 bug("evaluation_drops", "an evaluation drops items as a training does",
     "task/lm.c:tr_lm_evaluate", ".scale = 1 }",
     ".scale = 1, .drop = { .rate = MUTANT ? lm->o.dropout : 0 } }",
-    WHOLE + "evaluations_have_the_same_bits")
+    EVALS + "evaluations_have_the_same_bits")
 bug("parts_overlap", "two parts of an arena share memory", "model/arenas.c:ask",
     "a->items[kind] + rounded(items)", "a->items[kind] + (MUTANT ? items / 2 : rounded(items))",
     "train/test_train_plan: parts_of_arenas")
@@ -2596,7 +2596,7 @@ bug("damaged_list_ends_it", "a list of tensors that is damaged ends the search f
     "rc == SHEAF_ECORRUPT && !s->only && !MUTANT", RESUME + "where_the_newest")
 bug("evaluation_writes", "an evaluation opens the run for writing", "run/bind.c:tr_store_open",
     "o->reads_only ? SHEAF_RUN_READONLY", "o->reads_only && !MUTANT ? SHEAF_RUN_READONLY",
-    RESUME + "an_evaluation_has")
+    EVALS + "an_evaluation_has")
 bug("gate_opens_at_once", "a gate does not wait for the copy of its parameter",
     "run/bindsave.c:wait_gate", "if (slice >= 0)", "if (slice >= 0 && !MUTANT)",
     WHOLE + "a_save_has_no_byte")

@@ -128,19 +128,15 @@ TEST(an_average_goes_on_when_the_type_of_the_weights_changes)
 
 TEST(an_evaluation_of_the_average_changes_no_bit)
 {
-	static char a[1 << 18], b[1 << 18];
 	static const char *const kinds[] = { "", "dtype: bf16\n", "optimizer: muon\n" };
 	static const int some[] = { 2, 6, 9, 16, 19, 21, 24 };
 	char path[60], run[30], flags[200];
-	size_t n;
 
 	for (int kind = 0; kind < 3; kind++) {
 		const int muon = kind == 2;
 
 		prepare_with_eval();
 		train_layout(0, "whole/plain", "3", kinds[kind]);
-		n = read_tensors("whole/plain/checkpoint-3", a, sizeof(a));
-		CHECK(n > 50000);
 		for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++) {
 			if (muon && strstr(layout[some[i]].flags, "flat"))
 				continue;
@@ -149,7 +145,7 @@ TEST(an_evaluation_of_the_average_changes_no_bit)
 				 "eval-ema: true\nsave-every: 1\n", kinds[kind]);
 			train_layout(some[i], run, "3", flags);
 			snprintf(path, sizeof(path), "%s/checkpoint-3", run);
-			CHECK(read_tensors(path, b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+			same_tensors("whole/plain/checkpoint-3", path);
 		}
 	}
 	rmtree("whole");

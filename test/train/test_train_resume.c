@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a training begins with: the newest checkpoint, an older one where that is damaged, a named
- * one, a directory, or a model of other software; evaluations, which only read; what checkpoints
- * have besides tensors, and which of them are kept. */
+ * one, a directory, or a model of other software; what checkpoints have besides tensors, and which
+ * of them are kept. */
 #include "t.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,32 +20,6 @@
 
 static const char moments[] = "optimizer/optimizer-00001-of-00001.safetensors";
 
-/* Overwrites a byte of a file of checkpoint `step` of whole/run. */
-static void damage(int step, const char *file, int64_t at)
-{
-	char path[200], byte;
-	int fd;
-
-	snprintf(path, sizeof(path), "whole/run/checkpoint-%d/%s", step, file);
-	fd = open(path, O_RDWR);
-	CHECK_INT(pread(fd, &byte, 1, at), 1);
-	byte ^= 8;
-	CHECK_INT(pwrite(fd, &byte, 1, at), 1);
-	close(fd);
-}
-
-/* Trains, or evaluates, on n threads, and keeps the events of rank 0. */
-static int listen_to(int n, const char *run, const char *steps, const char *flags,
-		     struct rank *rank)
-{
-	int rc;
-
-	begin_to_listen(NULL);
-	rc = train_with(n, run, steps, flags, flags, 0, rank);
-	rank_0_tells = 0;
-	return rc;
-}
-
 /* Copies the attached files and the tensors of a checkpoint, as a person would with cp. */
 static void copy_checkpoint(const char *from, const char *to)
 {
@@ -62,13 +35,9 @@ TEST(where_the_newest_checkpoint_is_damaged_training_goes_on_from_the_one_before
 	static const char *const files[] = { moments, "model-00001-of-00001.safetensors",
 					     "sheaf.json" };
 	static const char *const flags[] = { "", "{mesh: {tp: 2}}", "zero: 1" };
-	static char a[1 << 18], b[1 << 18];
-	size_t n;
 
 	prepare();
 	train_on(1, "whole/plain", "6", "");
-	n = read_tensors("whole/plain/checkpoint-6", a, sizeof(a));
-	CHECK(n > 50000);
 	for (int i = 0; i < 3; i++) {
 		struct rank rank[RANKS_MAX];
 
@@ -80,8 +49,7 @@ TEST(where_the_newest_checkpoint_is_damaged_training_goes_on_from_the_one_before
 		CHECK_INT(first_step(), i == 1 ? 2 : 3);
 		CHECK_INT(count("\"passed_over\":[\"checkpoint-4: "), 1);
 		CHECK(count("it is kept in .sheaf/aside") == (i == 1 ? 2 : 1));
-		CHECK(read_tensors("whole/run/checkpoint-6", b, sizeof(b)) == n &&
-		      memcmp(a, b, n) == 0);
+		same_tensors("whole/plain/checkpoint-6", "whole/run/checkpoint-6");
 		rmtree("whole/run");
 	}
 	rmtree("whole");
@@ -179,24 +147,21 @@ TEST(a_checkpoint_of_a_newer_sheaf_is_named)
 
 TEST(the_directory_of_a_checkpoint_is_resumed_wherever_it_is)
 {
-	static char a[1 << 18], b[1 << 18];
 	struct rank rank[RANKS_MAX];
-	size_t n;
 
 	prepare();
 	train_on(2, "whole/run", "4", "{zero: 1, save-every: 1}");
-	n = read_tensors("whole/run/checkpoint-4", a, sizeof(a));
 	copy_checkpoint("whole/run/checkpoint-2", "whole/copy");
 	CHECK_RC(listen_to(3, "whole/other", "4", "resume: whole/copy", rank), 0, &rank[0].err);
 	CHECK_INT(count("\"consumed_samples\":24,\"resumed_from\":\"whole/copy\","
 			"\"moments\":true"), 1);
-	CHECK(read_tensors("whole/other/checkpoint-4", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	same_tensors("whole/run/checkpoint-4", "whole/other/checkpoint-4");
 	/* A directory of the run itself is a step of it, to which it has to be rewound. */
 	train_fails(2, "whole/run", "resume: whole/run/checkpoint-2", TR_EINVAL, "rewind");
 	CHECK_RC(listen_to(2, "whole/run", "4", "{resume: whole//run/checkpoint-2/, rewind: true}",
 			   rank), 0, &rank[0].err);
 	CHECK_INT(count("\"resumed_from\":\"whole//run@2\""), 1);
-	CHECK(read_tensors("whole/run/checkpoint-4", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	same_tensors("whole/other/checkpoint-4", "whole/run/checkpoint-4");
 	train_fails(2, "whole/next", "resume: atuo", TR_ENOENT, "neither auto, none, RUN@STEP");
 	train_fails(2, "whole/next", "{resume: whole/copy, rewind: true}", TR_EINVAL,
 		    "is not in whole/next");
@@ -217,9 +182,7 @@ static void export_weights(const char *from, const char *to)
 
 TEST(a_model_without_moments_is_resumed_with_its_weights_and_that_is_said)
 {
-	static char a[1 << 18], b[1 << 18];
 	struct rank rank[RANKS_MAX];
-	size_t n;
 
 	prepare();
 	for (int bf16 = 0; bf16 < 2; bf16++) {
@@ -237,111 +200,12 @@ TEST(a_model_without_moments_is_resumed_with_its_weights_and_that_is_said)
 		CHECK_RC(listen_to(2, "whole/next", "2", flags, rank), 0, &rank[0].err);
 		CHECK_INT(count("\"consumed_samples\":0,\"resumed_from\":\"whole/hf\","
 				"\"moments\":false"), 1);
-		n = read_tensors("whole/init/checkpoint-2", a, sizeof(a));
-		CHECK(n > 50000);
-		CHECK(read_tensors("whole/next/checkpoint-2", b, sizeof(b)) == n &&
-		      memcmp(a, b, n) == 0);
+		same_tensors("whole/init/checkpoint-2", "whole/next/checkpoint-2");
 		rmtree("whole/run");
 		rmtree("whole/hf");
 		rmtree("whole/init");
 		rmtree("whole/next");
 	}
-	rmtree("whole");
-}
-
-/* ---- evaluations ---- */
-
-/* Returns the events from the first one of an evaluation on. */
-static const char *losses(void)
-{
-	const char *at = strstr(told, "\"event\":\"eval\"");
-
-	return at ? at : "none";
-}
-
-enum { EVENT_MAX = 300 };
-
-/* Trains four steps on 3 ranks. `event` receives the first event of an evaluation, which must be
- * that of `step`. */
-static void train_to_evaluate(const char *flags, const char *step, char event[EVENT_MAX])
-{
-	struct rank rank[RANKS_MAX];
-
-	CHECK_RC(listen_to(3, "whole/run", "4", flags, rank), 0, &rank[0].err);
-	snprintf(event, EVENT_MAX, "%.*s", (int)strcspn(losses(), "\n"), losses());
-	CHECK(strstr(event, step) != NULL);
-}
-
-static int evaluate_on(int n, const char *run, const char *flags, struct rank *rank)
-{
-	int rc;
-
-	ranks_evaluate = 1;
-	rc = listen_to(n, run, "4", flags, rank);
-	ranks_evaluate = 0;
-	return rc;
-}
-
-TEST(an_evaluation_has_the_loss_of_the_training_and_changes_nothing)
-{
-	static const char *const types[] = { "dtype: fp32", "dtype: bf16" };
-	struct rank rank[RANKS_MAX];
-	char want[EVENT_MAX], flags[150];
-
-	prepare_with_eval();
-	for (int i = 0; i < 2; i++) {
-		snprintf(flags, sizeof(flags), "{%s, zero: 1, eval-data: whole/eval, "
-			 "eval-every: 2, save-every: 2}", types[i]);
-		train_to_evaluate(flags, "\"step\":2", want);
-		damage(4, moments, 20000);      /* which an evaluation does not read */
-		damage(4, i ? "master_weights/master_weights-00001-of-00001.safetensors" :
-		       "model-00001-of-00001.safetensors", 20000);
-		snprintf(flags, sizeof(flags), "{%s, mesh: {tp: 2}, eval-data: whole/eval}",
-			 types[i]);
-		CHECK_RC(evaluate_on(2, "whole/run", flags, rank), 0, &rank[0].err);
-		CHECK(strncmp(losses(), want, strlen(want)) == 0);
-		CHECK_INT(count("\"passed_over\":[\"checkpoint-4: "), 1);
-		CHECK_INT(count("\"event\":\"end\",\"reason\":\"data\",\"step\":2"), 1);
-		CHECK_INT(access("whole/run/checkpoint-4", F_OK), 0);
-		snprintf(flags, sizeof(flags), "{%s, resume: whole/run@2, eval-data: whole/eval}",
-			 types[i]);
-		CHECK_RC(evaluate_on(1, "whole/run", flags, rank), 0, &rank[0].err);
-		CHECK(strncmp(losses(), want, strlen(want)) == 0);
-		rmtree("whole/run");
-	}
-	CHECK_INT(mkdir("whole/run", 0777), 0);
-	CHECK_RC(evaluate_on(2, "whole/run", "eval-data: whole/eval", rank), TR_ENOENT,
-		 &rank[0].err);
-	train_on(2, "whole/run", "1", "");
-	CHECK_RC(evaluate_on(2, "whole/run", "", rank), TR_EINVAL, &rank[0].err);
-	rmtree("whole");
-}
-
-TEST(the_average_of_a_checkpoint_is_evaluated_and_missed_if_there_is_none)
-{
-	static const char *const types[] = { "dtype: fp32", "dtype: bf16" };
-	struct rank rank[RANKS_MAX];
-	char want[EVENT_MAX], flags[150];
-
-	prepare_with_eval();
-	for (int i = 0; i < 2; i++) {
-		snprintf(flags, sizeof(flags), "{%s, zero: 1, ema: 0.5, eval-data: whole/eval, "
-			 "eval-ema: true}", types[i]);
-		train_to_evaluate(flags, "\"step\":4", want);
-		snprintf(flags, sizeof(flags), "{%s, mesh: {tp: 2}, eval-data: whole/eval, "
-			 "eval-ema: true}", types[i]);
-		CHECK_RC(evaluate_on(2, "whole/run", flags, rank), 0, &rank[0].err);
-		CHECK(strncmp(losses(), want, strlen(want)) == 0);
-		snprintf(flags, sizeof(flags), "{%s, eval-data: whole/eval}",
-			 types[i]);
-		CHECK_RC(evaluate_on(1, "whole/run", flags, rank), 0, &rank[0].err);
-		CHECK(strncmp(losses(), want, strlen(want)) != 0);
-		rmtree("whole/run");
-	}
-	train_on(2, "whole/run", "2", "ema: 0");
-	CHECK_RC(evaluate_on(2, "whole/run", "{ema: 0.5, eval-ema: true, eval-data: whole/eval}",
-			     rank), TR_ENOENT, &rank[0].err);
-	CHECK(strstr(rank[0].err.msg, "whole/run@2 has no average of the weights") != NULL);
 	rmtree("whole");
 }
 

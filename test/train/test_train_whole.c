@@ -34,19 +34,14 @@ static void train_two(const char *run)
 
 TEST(ranks_that_are_threads_save_the_files_of_one_rank)
 {
-	static char a[1 << 18], b[1 << 18];
 	char path[200], run[20];
-	size_t n, want = 0;
 
 	prepare();
 	for (int i = 0; i < LAYOUTS; i++) {
 		snprintf(run, sizeof(run), "whole/run%d", i);
 		train_layout(i, run, "3", "");
 		snprintf(path, sizeof(path), "%s/checkpoint-3", run);
-		n = read_tensors(path, i == 0 ? a : b, sizeof(a));
-		want = i == 0 ? n : want;
-		CHECK(n > 50000 && n < sizeof(a) && n == want);
-		CHECK(i == 0 || memcmp(a, b, n) == 0);
+		same_tensors("whole/run0/checkpoint-3", path);
 	}
 	rmtree("whole");
 }
@@ -54,9 +49,7 @@ TEST(ranks_that_are_threads_save_the_files_of_one_rank)
 /* The first and the last stage have different matrices. */
 TEST(stages_of_a_model_whose_head_is_not_tied_save_the_files_of_one_rank)
 {
-	static char a[1 << 19], b[1 << 19];
 	char text[sizeof(model)], *tied;
-	size_t n;
 
 	prepare();
 	memcpy(text, model, sizeof(text));
@@ -66,19 +59,15 @@ TEST(stages_of_a_model_whose_head_is_not_tied_save_the_files_of_one_rank)
 	put_text("whole/model.json", text);
 	train_on(1, "whole/one", "3", "");
 	train_on(4, "whole/run", "3", "{mesh: {tp: 2, pp: 2}, schedule: interleaved, chunks: 2}");
-	n = read_tensors("whole/one/checkpoint-3", a, sizeof(a));
-	CHECK(n > 150000 && n < sizeof(a));
-	CHECK(read_tensors("whole/run/checkpoint-3", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	same_tensors("whole/one/checkpoint-3", "whole/run/checkpoint-3");
 	rmtree("whole");
 }
 
 TEST(ranks_go_on_with_what_other_ranks_saved_as_if_nothing_had_been)
 {
-	static char a[1 << 18], b[1 << 18];
 	static const int order[] = { 5, 17, 8, 12, 19, 0, 20, 4, 13, 24, 15, 22, 10, 2, 14,
 				     21, 7, 3, 16, 18, 23, 11, 9, 6, 1 };
 	_Static_assert(sizeof(order) / sizeof(order[0]) == LAYOUTS, "each layout is in the order");
-	size_t n;
 
 	prepare();
 	train_layout(1, "whole/all", "25", "");
@@ -88,9 +77,7 @@ TEST(ranks_go_on_with_what_other_ranks_saved_as_if_nothing_had_been)
 		snprintf(steps, sizeof(steps), "%d", 1 + i);
 		train_layout(order[i], "whole/part", steps, "");
 	}
-	n = read_tensors("whole/all/checkpoint-25", a, sizeof(a));
-	CHECK(n > 50000 && n < sizeof(a));
-	CHECK(read_tensors("whole/part/checkpoint-25", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	same_tensors("whole/all/checkpoint-25", "whole/part/checkpoint-25");
 	rmtree("whole");
 }
 
@@ -110,135 +97,12 @@ static int count_offloaded(void)
 
 TEST(moments_in_a_file_leave_nothing_behind_and_need_a_directory)
 {
-	static char a[1 << 18], b[1 << 18];
-	size_t n;
-
 	prepare();
 	train_on(2, "whole/one", "3", "save-every: 1");
 	train_on(2, "whole/run", "3", "{offload: whole, save-every: 1}");
-	n = read_tensors("whole/one/checkpoint-3", a, sizeof(a));
-	CHECK(read_tensors("whole/run/checkpoint-3", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	same_tensors("whole/one/checkpoint-3", "whole/run/checkpoint-3");
 	CHECK_INT(count_offloaded(), 0);
 	train_fails(2, "whole/run2", "offload: whole/none", TR_ENOENT, "offload whole/none: No");
-	rmtree("whole");
-}
-
-/* ---- evaluations ---- */
-
-struct evaluator {
-	pthread_t thread;
-	struct tr_ranks g;
-	int dp, tp, pp;
-	double dropout, loss;
-	int64_t tokens;
-	struct tr_error err;
-	int rc;
-};
-
-static int evaluate_with(struct evaluator *e, struct tr_trainer *t, struct tr_lm **lm)
-{
-	const struct tr_lm_opts o = { .data = "whole/eval", .ranks = &t->mesh->line,
-				      .micro_batch = 2, .rank_batch = 2, .seq = 9,
-				      .vocab = 257, .dropout = e->dropout,
-				      .attention_dropout = e->dropout };
-	struct tr_model_config c;
-	const struct tr_isa *isa;
-	int rc = tr_model_config_read(&c, model, strlen(model), "model", &e->err);
-
-	if (rc == 0)
-		rc = tr_isa_find(&isa, "auto", &e->err);
-	if (rc == 0)
-		rc = tr_backend_cpu(&t->be, isa, &e->err);
-	if (rc == 0)
-		rc = tr_trainer_init(t, &c, 2, 9, &e->err);
-	if (rc == 0)
-		rc = tr_lm_new(lm, &o, &e->err);
-	if (rc < 0)
-		return rc;
-	tr_registry_draw(tr_model_registry(t->model), tr_model_weights(t->model), 1, 0.3);
-	return tr_lm_evaluate(*lm, t, &e->loss, &e->tokens, &e->err);
-}
-
-static void *evaluate(void *arg)
-{
-	struct evaluator *e = arg;
-	struct tr_mesh mesh;
-	struct tr_trainer t = { .mesh = &mesh, .leaves = e->dp, .pieces = 2, .sp = e->tp > 1,
-				.pipe = { .order = TR_ORDER_INTERLEAVED, .chunks = e->pp } };
-	struct tr_lm *lm = NULL;
-
-	e->rc = tr_mesh_make(&mesh, &e->g, e->dp, e->tp, e->pp, &e->err);
-	if (e->rc == 0)
-		e->rc = evaluate_with(e, &t, &lm);
-	tr_lm_free(lm);
-	tr_trainer_release(&t);
-	tr_backend_free(t.be);
-	tr_mesh_release(&mesh);
-	return NULL;
-}
-
-/* Evaluates on dp * tp * pp threads, which must agree. */
-static struct evaluator evaluate_on(int dp, int tp, int pp)
-{
-	struct evaluator e[RANKS_MAX];
-	struct tr_hub *hub = tr_hub_new(dp * tp * pp);
-
-	memset(e, 0, sizeof(e));
-	for (int i = 0; i < dp * tp * pp; i++) {
-		tr_ranks_hub(&e[i].g, hub, i, 20000);
-		e[i].dp = dp;
-		e[i].tp = tp;
-		e[i].pp = pp;
-		e[i].dropout = dp == 2 ? 0.5 : 0;       /* in training only */
-		CHECK_INT(pthread_create(&e[i].thread, NULL, evaluate, &e[i]), 0);
-	}
-	for (int i = 0; i < dp * tp * pp; i++) {
-		pthread_join(e[i].thread, NULL);
-		CHECK_RC(e[i].rc, 0, &e[i].err);
-		CHECK(memcmp(&e[i].loss, &e[0].loss, sizeof(e->loss)) == 0);
-		CHECK(e[i].tokens == e[0].tokens);
-	}
-	tr_hub_free(hub);
-	return e[0];
-}
-
-/* Nothing is dropped in an evaluation. Of three samples, a rank of dp 4 has none. The last one has
- * one token, so with sp a rank of tp 2 has no row of it, and nothing to pass to the next stage. */
-TEST(evaluations_have_the_same_bits_in_all_layouts)
-{
-	static const int mesh[][3] = { { 2, 1, 1 }, { 3, 1, 1 }, { 4, 1, 1 }, { 1, 2, 1 },
-				       { 2, 2, 1 }, { 1, 1, 2 }, { 4, 1, 2 }, { 1, 2, 2 } };
-	struct evaluator one, e;
-	int64_t tokens;
-
-	prepare();
-	put_text("whole/short", "abcabcacbacbabcabca");
-	tokens = prepare_tokens("whole/short", "whole/eval");
-	one = evaluate_on(1, 1, 1);
-	CHECK(one.tokens == tokens - 1 && one.loss > 1 && one.loss < 20);
-	for (size_t i = 0; i < sizeof(mesh) / sizeof(mesh[0]); i++) {
-		e = evaluate_on(mesh[i][0], mesh[i][1], mesh[i][2]);
-		CHECK(e.tokens == one.tokens);
-		CHECK(memcmp(&e.loss, &one.loss, sizeof(one.loss)) == 0);
-	}
-	rmtree("whole");
-}
-
-/* Of two samples, a rank of dp 3 has none, but a share of the weights that the others wait for. */
-TEST(a_rank_without_samples_of_an_evaluation_sends_its_weights_to_the_others)
-{
-	static char a[1 << 18], b[1 << 18];
-	size_t n;
-
-	prepare();
-	put_text("whole/short", "abcabcacbacb");
-	prepare_tokens("whole/short", "whole/eval");
-	train_on(1, "whole/one", "2", "");
-	train_on(3, "whole/run", "2", "{mesh: {dp: 3}, zero: 1, overlap: true, eval-every: 1, "
-		 "eval-data: whole/eval}");
-	n = read_tensors("whole/one/checkpoint-2", a, sizeof(a));
-	CHECK(n > 50000);
-	CHECK(read_tensors("whole/run/checkpoint-2", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
 	rmtree("whole");
 }
 
@@ -736,17 +600,13 @@ static int is_saved(int step)
 
 TEST(the_training_goes_on_while_the_disk_is_full_and_is_saved_when_it_is_free)
 {
-	static char a[1 << 18], b[1 << 18];
-	size_t n;
-
 	prepare();
 	train_on(2, "whole/plain", "5", "");
-	n = read_tensors("whole/plain/checkpoint-5", a, sizeof(a));
 	no_room = 4;                    /* a save asks again when it has emptied the trash */
 	train_on(2, "whole/run", "5", "save-every: 1");
 	CHECK_INT(no_room, 0);
 	CHECK(!is_saved(1) && !is_saved(2) && is_saved(3) && is_saved(4) && is_saved(5));
-	CHECK(read_tensors("whole/run/checkpoint-5", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	same_tensors("whole/plain/checkpoint-5", "whole/run/checkpoint-5");
 	rmtree("whole/run");
 	/* The save of a step fails after its gates were called. */
 	fsyncs_before = 50;
@@ -755,7 +615,7 @@ TEST(the_training_goes_on_while_the_disk_is_full_and_is_saved_when_it_is_free)
 	CHECK_INT(full_fsyncs, 0);
 	CHECK_INT(is_saved(1) + is_saved(2) + is_saved(3) + is_saved(4), 3);
 	CHECK(is_saved(5));
-	CHECK(read_tensors("whole/run/checkpoint-5", b, sizeof(b)) == n && memcmp(a, b, n) == 0);
+	same_tensors("whole/plain/checkpoint-5", "whole/run/checkpoint-5");
 	rmtree("whole/run");
 	no_room = 1000;
 	train_fails(2, "whole/run", "save-every: 1", TR_ENOSPC, "free space there");

@@ -6,6 +6,7 @@
 #include "t.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -243,6 +244,20 @@ static inline size_t read_whole(const char *path, char *to, size_t n)
 	return got;
 }
 
+/* Overwrites a byte of a file of checkpoint `step` of whole/run. */
+static inline void damage(int step, const char *file, int64_t at)
+{
+	char path[200], byte;
+	int fd;
+
+	snprintf(path, sizeof(path), "whole/run/checkpoint-%d/%s", step, file);
+	fd = open(path, O_RDWR);
+	CHECK_INT(pread(fd, &byte, 1, at), 1);
+	byte ^= 8;
+	CHECK_INT(pwrite(fd, &byte, 1, at), 1);
+	close(fd);
+}
+
 /* Layouts that must give the same bits. */
 static const struct {
 	int ranks;
@@ -290,6 +305,16 @@ static inline size_t read_tensors(const char *checkpoint, char *to, size_t n)
 		got += read_whole(path, to + got, n - got);
 	}
 	return got;
+}
+
+/* Compares all tensors of two checkpoints. */
+static inline void same_tensors(const char *one, const char *other)
+{
+	static char a[1 << 19], b[1 << 19];
+	size_t n = read_tensors(one, a, sizeof(a));
+
+	CHECK(n > 50000 && n < sizeof(a));
+	CHECK(read_tensors(other, b, sizeof(b)) == n && memcmp(a, b, n) == 0);
 }
 
 /* Trains in a layout, with further options. */

@@ -66,4 +66,27 @@ static inline int last_step(const char *before, const char *behind)
 	}
 	return step;
 }
+
+/* Trains, or evaluates, on n threads, and keeps the events of rank 0. */
+static inline int listen_to(int n, const char *run, const char *steps, const char *flags,
+			    struct rank *rank)
+{
+	int rc;
+
+	begin_to_listen(NULL);
+	rc = train_with(n, run, steps, flags, flags, 0, rank);
+	rank_0_tells = 0;
+	return rc;
+}
+
+/* Evaluates a checkpoint on n threads, and keeps the events of rank 0. */
+static inline int evaluate_on(int n, const char *run, const char *flags, struct rank *rank)
+{
+	int rc;
+
+	ranks_evaluate = 1;
+	rc = listen_to(n, run, "4", flags, rank);
+	ranks_evaluate = 0;
+	return rc;
+}
 #endif
