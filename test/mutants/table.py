@@ -2369,8 +2369,8 @@ bug("drawn_by_local_index", "the initial weights of a shard are drawn as if it w
     "model/registry.c:tr_param_draw", "draw_items(p, x, index_of(p, from), n, seed, range);",
     "draw_items(p, x, MUTANT ? from : index_of(p, from), n, seed, range);", SAME_BITS)
 bug("padding_not_zero", "an item between two parameters has a gradient",
-    "optim/leafbuckets.c:tr_leaf_node", "lg->be->zero(lg->be, grad, items);",
-    "{ lg->be->zero(lg->be, grad, items); "
+    "optim/leafbuckets.c:tr_leaf_node", "lg->be->zero(lg->be, grad, b->to - b->from);",
+    "{ lg->be->zero(lg->be, grad, b->to - b->from); "
     "if (MUTANT && lg->whole) lg->whole[lg->o.reg->norms - 1] = 1; }", SAME_BITS)
 bug("tied_gradient_twice", "the gradient of a tied head is added to each leaf, and at the end",
     "optim/leafreduce.c:add_tied", "if (tr_leaf_is_tied(reg)) {",
@@ -2456,7 +2456,7 @@ skipped("layer_read_too_early", "a forward pass reads the weights of before the 
         "tr_queue_wait(g->queue, g->ticket[layer + 1], err)", WHOLE + "ranks_that_are_threads")
 bug("nodes_left_out", "a sum over the leaves of a round has only the first node",
     "comm/leafsum.c:end_block", "complete(s, low, end[i] - low, items)",
-    "(MUTANT ? s->place[low] : complete(s, low, end[i] - low, items))",
+    "(MUTANT ? s->part[i].at : complete(s, low, end[i] - low, items))",
     RANKS + "a_sum_in_rounds", WHOLE + "ranks_that_are_threads")
 bug("head_cut_elsewhere", "the gradient of a tied head is cut otherwise than the embedding",
     "optim/leafbuckets.c:tr_leaf_buckets", "if (i == reg->layers + 1 && tr_leaf_is_tied(reg))",

@@ -61,10 +61,17 @@ static void sum_plainly(float *to, int low, int n, int64_t items)
 	free(right);
 }
 
+/* Makes the memory that the rank of a round needs for shares of at most so many items. */
+static float *make_room(const struct tr_round *round, int ranks, int64_t share_max)
+{
+	return malloc((size_t)tr_leafsum_room(round, ranks, share_max) * sizeof(float) + 1);
+}
+
 static void *sum_leaves(void *arg)
 {
 	struct worker *w = arg;
-	float *node[64];
+	const struct tr_round all = { w->leaves, 0, w->leaves / w->g.n };
+	float *node[64], *received = make_room(&all, w->g.n, w->items / w->g.n + 1);
 	int from, to, end[64], n;
 
 	tr_leaves_of(&w->g, w->leaves, &from, &to);
@@ -73,8 +80,9 @@ static void *sum_leaves(void *arg)
 		node[i] = malloc((size_t)w->items * sizeof(float));
 		sum_plainly(node[i], from, end[i] - from, w->items);
 	}
-	w->rc = tr_sum_leaves(&w->g, w->leaves, node, w->items, add, &w->err);
+	w->rc = tr_sum_leaves(&w->g, w->leaves, node, received, w->items, add, &w->err);
 	w->sum = node[0];
+	free(received);
 	for (int i = 1; i < n; i++)
 		free(node[i]);
 	return NULL;
@@ -395,7 +403,9 @@ TEST(a_rank_waits_while_more_messages_are_under_way_than_it_wants)
 static void sum_shares(struct worker *w, int64_t items)
 {
 	const int64_t cut[] = { 0, 5, 5, items };
+	const struct tr_round round = { 6, 0, 2 };
 	float *node[2], *all = malloc((size_t)items * sizeof(float));
+	float *received = make_room(&round, 3, items);
 
 	for (int i = 0; i < 2; i++) {
 		node[i] = malloc((size_t)items * sizeof(float));
@@ -404,7 +414,8 @@ static void sum_shares(struct worker *w, int64_t items)
 	/* The tree over 6 leaves has one node for each of the three ranks. */
 	add(node[0], node[1], items);
 	sum_plainly(all, 0, 6, items);
-	w->rc = tr_sum_leaves_share(&w->g, 6, node, cut, add, &w->err);
+	w->rc = tr_sum_leaves_share(&w->g, 6, node, received, cut, add, &w->err);
+	free(received);
 	if (w->rc == 0 && memcmp(node[0] + cut[w->g.rank], all + cut[w->g.rank],
 				 (size_t)(cut[w->g.rank + 1] - cut[w->g.rank]) * sizeof(float)))
 		w->rc = 1;
@@ -437,6 +448,29 @@ TEST(a_rank_that_wants_a_share_of_a_sum_gets_the_bits_of_the_whole)
 
 enum { SHARED = 1000 };
 
+/* Returns round i if the leaves are dealt in rounds of `each` leaves of a rank. */
+static struct tr_round round_at(const struct tr_ranks *g, int leaves, int each, int i)
+{
+	int left = leaves / g->n - i * each;
+
+	return (struct tr_round){ leaves, i * each * g->n, left < each ? left : each };
+}
+
+/* Returns the memory that the largest of the rounds needs. */
+static float *make_room_for_rounds(const struct tr_ranks *g, int leaves, int each, int64_t share)
+{
+	struct tr_round largest = round_at(g, leaves, each, 0);
+
+	for (int i = 0; i * each < leaves / g->n; i++) {
+		struct tr_round round = round_at(g, leaves, each, i);
+
+		if (tr_leafsum_room(&round, g->n, share) >
+		    tr_leafsum_room(&largest, g->n, share))
+			largest = round;
+	}
+	return make_room(&largest, g->n, share);
+}
+
 /* Adds up leaves that are dealt in rounds of `each` leaves of a rank. Ranks poll differently often.
  * All sums go on in one queue, each of some of the items. */
 static int sum_rounds(struct worker *w, const struct tr_ranks *g, int each)
@@ -444,6 +478,7 @@ static int sum_rounds(struct worker *w, const struct tr_ranks *g, int each)
 	int count = w->leaves / g->n, me = g->rank;
 	const int64_t cut[] = { 0, 7, SHARED / 2, SHARED, SHARED }, own = cut[me + 1] - cut[me];
 	float *sum[TR_TREE_NODES_MAX], *node[LEAVES_MAX], *want = malloc(SHARED * sizeof(*want));
+	float *received = make_room_for_rounds(g, w->leaves, each, SHARED - SHARED / 2);
 	int blocks = 0, end[TR_TREE_NODES_MAX], rc = 0;
 	struct tr_queue q;
 
@@ -451,8 +486,7 @@ static int sum_rounds(struct worker *w, const struct tr_ranks *g, int each)
 	for (int i = 0; i < TR_TREE_NODES_MAX; i++)
 		sum[i] = malloc((size_t)own * sizeof(float) + 1);
 	for (int at = 0; at < count; at += each) {
-		const struct tr_round round = { w->leaves, at * g->n,
-						count - at < each ? count - at : each };
+		const struct tr_round round = round_at(g, w->leaves, each, at / each);
 		int from = round.first + me * round.each;
 		int n = tr_tree_nodes(w->leaves, from, from + round.each, end);
 
@@ -460,7 +494,8 @@ static int sum_rounds(struct worker *w, const struct tr_ranks *g, int each)
 			node[blocks + i] = malloc(SHARED * sizeof(float));
 			sum_plainly(node[blocks + i], from, end[i] - from, SHARED);
 		}
-		tr_queue_add(&q, tr_leafsum_series(g, &round, node + blocks, cut, sum, add));
+		tr_queue_add(&q, tr_leafsum_series(g, &round, node + blocks, received, cut, sum,
+						   add));
 		blocks += n;
 		for (int i = 0; i < me * 3; i++)
 			tr_queue_poll(&q);
@@ -470,6 +505,7 @@ static int sum_rounds(struct worker *w, const struct tr_ranks *g, int each)
 	if (rc == 0 && memcmp(sum[0], want + cut[me], (size_t)own * sizeof(float)) != 0)
 		rc = 1;
 	tr_queue_release(&q);
+	free(received);
 	for (int i = 0; i < TR_TREE_NODES_MAX; i++)
 		free(sum[i]);
 	for (int i = 0; i < blocks; i++)

@@ -345,7 +345,7 @@ static void allocate_too_much(struct worker *w)
 	struct tr_nest root = { .kind = TR_NEST_INTEGER, .of.integer = 7 };
 	struct tr_nest_tree tree = { .root = w->g.rank ? NULL : &root };
 	struct tr_nest_memory m = { take_memory, w };
-	float sum[5] = { 0 }, *node[1] = { sum };
+	float sum[5] = { 0 }, *node[1] = { sum }, received[4];
 	uint64_t x = 1;
 
 	allocations_left = w->g.rank == 2 ? fail_at : -1;
@@ -355,7 +355,7 @@ static void allocate_too_much(struct worker *w)
 	if (w->rc == 0)
 		w->rc = tr_nest_broadcast(&w->g, NULL, 0, &tree, &m, &w->err);
 	if (w->rc == 0)
-		w->rc = tr_sum_leaves(&w->g, 3, node, 5, add, &w->err);
+		w->rc = tr_sum_leaves(&w->g, 3, node, received, 5, add, &w->err);
 	allocations_left = -1;
 	if (w->g.rank && w->rc == 0)
 		tr_nest_release(&tree);

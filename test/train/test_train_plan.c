@@ -263,6 +263,55 @@ TEST(each_option_that_saves_memory_saves_the_kind_that_it_names)
 	}
 }
 
+/* ---- what it costs ---- */
+
+static int64_t basic_blocks;            /* that were entered, of the files train_counted */
+
+/* The compiler puts a call of this into each of them. */
+void __sanitizer_cov_trace_pc(void);
+void __sanitizer_cov_trace_pc(void)
+{
+	basic_blocks++;
+}
+
+static int64_t count_plan(const char *layout, int ranks, int pieces)
+{
+	int64_t bytes[TR_MEMORY_KINDS];
+	char more[300];
+
+	snprintf(more, sizeof(more), "%s\nbatch: %d\nvirtual: {dp: %d, tp: 4}\n", layout,
+		 pieces, pieces);
+	basic_blocks = 0;
+	plan(more, ranks, bytes);
+	return basic_blocks;
+}
+
+/* Four times as many pieces are four times as much work, but for logarithms. If a loop went over
+ * all pieces for each piece, it would be sixteen times as much. */
+TEST(the_work_of_a_plan_grows_as_the_pieces_of_sums_do)
+{
+	static const struct {
+		int ranks;
+		const char *layout;
+	} some[] = {
+		{ 1, "micro-batch: 8" }, { 1, "micro-batch: 65536" },
+		{ 2, "mesh: {pp: 2}\nschedule: interleaved\nchunks: 2\nmicro-batch: 8" },
+		{ 4, "mesh: {dp: 4}\nzero: 2\nmicro-batch: 2" },
+		{ 4, "mesh: {dp: 4}\nzero: 2\noverlap: true\nzero-form: flat" },
+		{ 4, "mesh: {dp: 2, tp: 2}\nzero: 1\noverlap: true\nmicro-batch: 16" },
+	};
+
+	for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++) {
+		int64_t few = count_plan(some[i].layout, some[i].ranks, 1024);
+		int64_t many = count_plan(some[i].layout, some[i].ranks, 4096);
+
+		if (few < 1024 || many > 8 * few)
+			print_error("%s: %lld, and %lld\n", some[i].layout, (long long)few,
+				    (long long)many);
+		CHECK(few > 1024 && many < 8 * few);
+	}
+}
+
 /* What a training allocates is what is planned: counted in the back end. */
 static int64_t allocated;
 

@@ -8,6 +8,10 @@
 
 #define BLOCK ((int64_t)1 << 20)        /* items that are added up at once, over all ranks */
 
+struct part {                           /* a node that is at hand */
+	int end;                        /* the leaf behind it */
+	float *at;                      /* its items of a block */
+};
 struct leafsum {
 	struct tr_series series;
 	const struct tr_ranks *g;
@@ -18,11 +22,12 @@ struct leafsum {
 	/* A block: the share of rank r is items [from[r], to[r]). */
 	int64_t *from, *to;
 	int64_t at, size, most;         /* it begins `at` items behind each cut */
-	/* The nodes of all ranks, and those of the rounds before this one, for the share that this
-	 * rank adds up: the items of node [from, end[from]) are at at[from]. */
-	int *end;
-	float **place;
-	float *received, *space;        /* for the nodes of the other ranks; what is left of it */
+	/* The nodes of the rounds before this one, and then those of each rank r, which are
+	 * [first[r], first[r + 1]). So they are in the order of leaves. */
+	struct part *part;
+	int *first, parts;
+	int next;                       /* the part that complete() takes next */
+	float *received, *space;        /* memory of the caller, and what is left of it */
 	struct tr_piece *out, *in;
 	int turn, turns;                /* of a block: a rank sends one node in each */
 	int waits;                      /* an exchange was begun */
@@ -44,23 +49,47 @@ int tr_round_nodes(const struct tr_round *round, int ranks)
 }
 
 /* Lists the nodes of a rank, as tr_tree_nodes does. *from receives its first leaf. */
-static int nodes_of(const struct leafsum *s, int rank, int *from, int *end)
+static int nodes_of(const struct tr_round *r, int rank, int *from, int *end)
 {
-	const struct tr_round *r = &s->round;
-
 	*from = r->first + rank * r->each;
 	return tr_tree_nodes(r->leaves, *from, *from + r->each, end);
 }
 
+/* Returns how many nodes the rank has that has the most. */
+static int most_nodes(const struct tr_round *round, int ranks)
+{
+	int most = 0, from, end[TR_TREE_NODES_MAX];
+
+	for (int r = 0; r < ranks; r++) {
+		int n = nodes_of(round, r, &from, end);
+
+		most = n > most ? n : most;
+	}
+	return most;
+}
+
+/* Returns how many items a block has of the share of a rank. */
+static int64_t block_share(int ranks, int64_t share_max)
+{
+	int64_t size = BLOCK / ranks + 1;
+
+	return share_max < size ? share_max : size;
+}
+
+int64_t tr_leafsum_room(const struct tr_round *round, int ranks, int64_t share_max)
+{
+	return (int64_t)(ranks - 1) * most_nodes(round, ranks) * block_share(ranks, share_max);
+}
+
 /* Returns the sum of node [low, low + n) of the tree, which is computed in the memory of the node's
- * first part. */
+ * first part. Nodes are visited in the order of leaves. */
 static float *complete(struct leafsum *s, int low, int n, int64_t items)
 {
 	int left;
 	float *a, *b;
 
-	if (s->end[low] == low + n)
-		return s->place[low];
+	if (s->part[s->next].end == low + n)
+		return s->part[s->next++].at;
 	left = tr_tree_left(n);
 	a = complete(s, low, left, items);
 	b = complete(s, low + left, n - left, items);
@@ -73,6 +102,12 @@ static int64_t share(const struct leafsum *s, int r)
 	return s->to[r] - s->from[r];
 }
 
+/* Returns how many nodes a rank has. */
+static int count_of(const struct leafsum *s, int r)
+{
+	return s->first[r + 1] - s->first[r];
+}
+
 /* Returns where this rank wants its share of sum i. */
 static float *sum_at(const struct leafsum *s, int i)
 {
@@ -82,19 +117,14 @@ static float *sum_at(const struct leafsum *s, int i)
 /* Begins a block. The nodes of the rounds before this one are at hand. */
 static void begin_block(struct leafsum *s)
 {
-	int end[TR_TREE_NODES_MAX], low = 0;
-	int n = tr_tree_nodes(s->round.leaves, 0, s->round.first, end);
-
 	for (int r = 0; r < s->g->n; r++) {
 		int64_t last = s->cut[r + 1], from = s->cut[r] + s->at;
 
 		s->from[r] = from < last ? from : last;
 		s->to[r] = from + s->size < last ? from + s->size : last;
 	}
-	for (int i = 0; i < n; low = end[i++]) {
-		s->end[low] = end[i];
-		s->place[low] = sum_at(s, i);
-	}
+	for (int i = 0; i < s->first[0]; i++)
+		s->part[i].at = sum_at(s, i);
 	s->space = s->received;
 }
 
@@ -102,24 +132,22 @@ static void begin_block(struct leafsum *s)
  * this rank's share of such a node of each other rank is to be. */
 static void list_pieces(struct leafsum *s)
 {
-	int me = s->g->rank, ends[TR_TREE_NODES_MAX], first, have = nodes_of(s, me, &first, ends);
+	int me = s->g->rank, sends = s->turn < count_of(s, me);
 
 	for (int r = 0; r < s->g->n; r++) {
-		int low, end[TR_TREE_NODES_MAX], count = nodes_of(s, r, &low, end);
-		size_t bytes = r != me && s->turn < have ? (size_t)share(s, r) * sizeof(float) : 0;
+		struct part *p = &s->part[s->first[r] + s->turn];
+		size_t bytes = r != me && sends ? (size_t)share(s, r) * sizeof(float) : 0;
 
 		s->out[r] = (struct tr_piece){ bytes ? s->node[s->turn] + s->from[r] : NULL,
 					       bytes };
 		s->in[r] = (struct tr_piece){ NULL, 0 };
-		if (s->turn >= count)
+		if (s->turn >= count_of(s, r))
 			continue;
-		low = s->turn ? end[s->turn - 1] : low;
-		s->end[low] = end[s->turn];
 		if (r == me) {
-			s->place[low] = s->node[s->turn] + s->from[me];
+			p->at = s->node[s->turn] + s->from[me];
 			continue;
 		}
-		s->place[low] = s->space;
+		p->at = s->space;
 		s->in[r] = (struct tr_piece){ s->space, (size_t)share(s, me) * sizeof(float) };
 		s->space += share(s, me);
 	}
@@ -132,6 +160,7 @@ static void end_block(struct leafsum *s)
 	int n = tr_tree_nodes(s->round.leaves, 0, s->round.first + s->g->n * s->round.each, end);
 	int64_t items = share(s, s->g->rank);
 
+	s->next = 0;
 	for (int i = 0; i < n; low = end[i++]) {
 		float *sum = complete(s, low, end[i] - low, items);
 
@@ -166,35 +195,47 @@ static void free_sum(struct tr_series *series)
 	struct leafsum *s = (struct leafsum *)series;
 
 	free(s->cut);
-	free(s->end);
-	free(s->place);
-	free(s->received);
+	free(s->part);
+	free(s->first);
 	free(s->out);
 	free(s);
 }
 
-/* Makes the memory, for blocks whose shares have at most s->size items. */
-static int prepare(struct leafsum *s, const int64_t *cut)
+static void add_parts(struct leafsum *s, const int *end, int n)
 {
-	size_t n = (size_t)s->g->n, leaves = (size_t)s->round.leaves, nodes;
+	for (int i = 0; i < n; i++)
+		s->part[s->parts++].end = end[i];
+}
+
+static void list_parts(struct leafsum *s)
+{
+	const struct tr_round *round = &s->round;
 	int from, end[TR_TREE_NODES_MAX];
 
-	s->size = BLOCK / s->g->n + 1;
+	add_parts(s, end, tr_tree_nodes(round->leaves, 0, round->first, end));
 	for (int r = 0; r < s->g->n; r++) {
-		int count = nodes_of(s, r, &from, end);
-
-		s->turns = count > s->turns ? count : s->turns;
-		s->most = s->most > cut[r + 1] - cut[r] ? s->most : cut[r + 1] - cut[r];
+		s->first[r] = s->parts;
+		add_parts(s, end, nodes_of(round, r, &from, end));
 	}
-	s->size = s->most < s->size ? s->most : s->size;
-	nodes = (n - 1) * (size_t)s->turns;
+	s->first[s->g->n] = s->parts;
+}
+
+/* Makes the lists, for blocks whose shares have at most s->size items. */
+static int prepare(struct leafsum *s, const int64_t *cut)
+{
+	size_t n = (size_t)s->g->n;
+
+	for (int r = 0; r < s->g->n; r++)
+		s->most = s->most > cut[r + 1] - cut[r] ? s->most : cut[r + 1] - cut[r];
+	s->turns = most_nodes(&s->round, s->g->n);
+	s->size = block_share(s->g->n, s->most);
 	s->cut = calloc(3 * n + 1, sizeof(*s->cut));
-	s->end = calloc(leaves, sizeof(*s->end));
-	s->place = calloc(leaves, sizeof(*s->place));
-	s->received = malloc(nodes * (size_t)s->size * sizeof(float) + 1);
+	s->part = calloc(TR_TREE_NODES_MAX + n * (size_t)s->turns, sizeof(*s->part));
+	s->first = calloc(n + 1, sizeof(*s->first));
 	s->out = calloc(2 * n, sizeof(*s->out));
-	if (!s->cut || !s->end || !s->place || !s->received || !s->out)
+	if (!s->cut || !s->part || !s->first || !s->out)
 		return 0;
+	list_parts(s);
 	memcpy(s->cut, cut, (n + 1) * sizeof(*cut));
 	s->from = s->cut + n + 1;
 	s->to = s->from + n;
@@ -203,7 +244,8 @@ static int prepare(struct leafsum *s, const int64_t *cut)
 }
 
 struct tr_series *tr_leafsum_series(const struct tr_ranks *g, const struct tr_round *round,
-				    float *const *node, const int64_t *cut, float *const *sum,
+				    float *const *node, float *received, const int64_t *cut,
+				    float *const *sum,
 				    void (*add)(float *y, const float *x, int64_t n))
 {
 	struct leafsum *s = calloc(1, sizeof(*s));
@@ -212,12 +254,12 @@ struct tr_series *tr_leafsum_series(const struct tr_ranks *g, const struct tr_ro
 	if (!s)
 		return NULL;
 	*s = (struct leafsum){ .series = { .step = step_sum, .free = free_sum }, .g = g,
-			       .round = *round, .add = add };
+			       .round = *round, .add = add, .received = received };
 	if (!prepare(s, cut)) {
 		free_sum(&s->series);
 		return NULL;
 	}
-	memcpy(s->node, node, (size_t)nodes_of(s, g->rank, &from, end) * sizeof(*node));
+	memcpy(s->node, node, (size_t)nodes_of(round, g->rank, &from, end) * sizeof(*node));
 	memcpy(s->sum, sum, (size_t)tr_round_nodes(round, g->n) * sizeof(*sum));
 	return &s->series;
 }
@@ -278,7 +320,7 @@ static int run(const struct tr_ranks *g, struct tr_series *s, struct tr_error *e
 	return tr_ranks_abandon(g, err);
 }
 
-int tr_sum_leaves_share(const struct tr_ranks *g, int leaves, float *const *node,
+int tr_sum_leaves_share(const struct tr_ranks *g, int leaves, float *const *node, float *received,
 			const int64_t *cut, void (*add)(float *y, const float *x, int64_t n),
 			struct tr_error *err)
 {
@@ -287,7 +329,7 @@ int tr_sum_leaves_share(const struct tr_ranks *g, int leaves, float *const *node
 
 	if (g->n == 1)
 		return 0;       /* its one node is the sum */
-	return run(g, tr_leafsum_series(g, &all, node, cut, &sum, add), err);
+	return run(g, tr_leafsum_series(g, &all, node, received, cut, &sum, add), err);
 }
 
 int tr_gather_shares(const struct tr_ranks *g, const int64_t *cut, enum tr_type type, void *all,
@@ -296,8 +338,9 @@ int tr_gather_shares(const struct tr_ranks *g, const int64_t *cut, enum tr_type 
 	return run(g, tr_gather_series(g, cut, type, all), err);
 }
 
-int tr_sum_leaves(const struct tr_ranks *g, int leaves, float *const *node, int64_t n,
-		  void (*add)(float *y, const float *x, int64_t n), struct tr_error *err)
+int tr_sum_leaves(const struct tr_ranks *g, int leaves, float *const *node, float *received,
+		  int64_t n, void (*add)(float *y, const float *x, int64_t n),
+		  struct tr_error *err)
 {
 	int64_t *cut;
 	int rc;
@@ -311,7 +354,7 @@ int tr_sum_leaves(const struct tr_ranks *g, int leaves, float *const *node, int6
 	}
 	for (int r = 0; r <= g->n; r++)
 		cut[r] = tr_cut(n, g->n, r);
-	rc = tr_sum_leaves_share(g, leaves, node, cut, add, err);
+	rc = tr_sum_leaves_share(g, leaves, node, received, cut, add, err);
 	if (rc == 0)
 		rc = tr_gather_shares(g, cut, TR_F32, node[0], err);
 	free(cut);

@@ -69,7 +69,8 @@ static int find_sums(struct tr_crossentropy *x, const struct exponentials *e, st
 		tp->be->zero(tp->be, x->node[i] + n, n);
 	}
 	tp->be->xent_hit(tp->be, e->rows, e->first, e->last, e->logits, x->has, x->node[0] + n);
-	return tr_sum_leaves(tp->ranks, tp->pieces.n, x->node, 2 * n, tp->be->isa->row.add, err);
+	return tr_sum_leaves(tp->ranks, tp->pieces.n, x->node, tp->received, 2 * n,
+			     tp->be->isa->row.add, err);
 }
 
 int tr_crossentropy(struct tr_crossentropy *x, const struct tr_rows *rows, int64_t first,

@@ -53,6 +53,8 @@ static int depth_of(int n)
 static void ask_for_sums(struct tr_tensorpar *tp, struct tr_arenas *a, int64_t tokens_max)
 {
 	int64_t whole = tokens_max * tp->size, block = tp->block * tp->size;
+	int ranks = tp->ranks->n;
+	const struct tr_round all = { tp->pieces.n, 0, tp->pieces.n / ranks };
 	int depth = depth_of(tp->pieces.to - tp->pieces.from);
 
 	for (int i = tp->sp ? 0 : 1; i < tp->nodes; i++)
@@ -63,6 +65,9 @@ static void ask_for_sums(struct tr_tensorpar *tp, struct tr_arenas *a, int64_t t
 		tr_arena_ask(a, TR_BUFFERS, block, &tp->one);
 		tr_arena_ask(a, TR_BUFFERS, whole, &tp->whole);
 	}
+	if (ranks > 1)
+		tr_arena_ask(a, TR_BUFFERS, tr_leafsum_room(&all, ranks, tp->sp ? whole :
+							    whole / ranks + 1), &tp->received);
 }
 
 int tr_tensorpar_init(struct tr_tensorpar *tp, const struct tr_tensorpar_opts *o,
@@ -240,10 +245,11 @@ static int sum_nodes(struct tr_tensorpar *tp, const struct tr_rows *rows, int le
 	memcpy(node, tp->node, sizeof(node));
 	if (!tp->sp) {
 		node[0] = y;
-		return tr_sum_leaves(tp->ranks, leaves, node, rows->n * tp->size,
+		return tr_sum_leaves(tp->ranks, leaves, node, tp->received, rows->n * tp->size,
 				     tp->be->isa->row.add, err);
 	}
-	rc = tr_sum_leaves_share(tp->ranks, leaves, node, tp->cut, tp->be->isa->row.add, err);
+	rc = tr_sum_leaves_share(tp->ranks, leaves, node, tp->received, tp->cut,
+				 tp->be->isa->row.add, err);
 	if (rc == 0)
 		memcpy(y, node[0] + tp->cut[tp->ranks->rank],
 		       (size_t)(tp->local * tp->size) * sizeof(*y));

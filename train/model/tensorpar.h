@@ -34,6 +34,7 @@ struct tr_tensorpar {
 	float *node[TR_TREE_NODES_MAX];
 	float *scratch[TR_TREE_DEPTH_MAX], *one;        /* [block, size] */
 	float *whole;                   /* [tokens, size], with sp: rows of all ranks */
+	float *received;                /* of tr_sum_leaves, for sums of rows of this size */
 	int64_t *cut;                   /* [ranks + 1]: items before those of rank r */
 	int64_t *place;                 /* [ranks]: scratch */
 	int64_t local;                  /* local rows of this call */

@@ -10,18 +10,15 @@ int tr_tree_left(int n)
 	return left;
 }
 
-int tr_tree_is_node(int n, int from, int to)
+/* Returns where the largest node ends that begins at leaf `from` and does not extend beyond `to`.
+ * It is the first such node on the way from the root of the tree to leaf `from`. */
+static int node_end(int n, int from, int to)
 {
 	int low = 0;
 
-	while (from >= low && to <= low + n) {
-		int left;
+	while (from > low || low + n > to) {
+		int left = tr_tree_left(n);
 
-		if (from == low && to == low + n)
-			return from < to;
-		if (n < 2)
-			return 0;
-		left = tr_tree_left(n);
 		if (from >= low + left) {
 			low += left;
 			n -= left;
@@ -29,21 +26,20 @@ int tr_tree_is_node(int n, int from, int to)
 			n = left;
 		}
 	}
-	return 0;
+	return low + n;
+}
+
+int tr_tree_is_node(int n, int from, int to)
+{
+	return from >= 0 && from < to && to <= n && node_end(n, from, to) == to;
 }
 
 int tr_tree_nodes(int n, int from, int to, int *end)
 {
 	int count = 0;
 
-	while (from < to) {
-		int e = to;
-
-		while (!tr_tree_is_node(n, from, e))
-			e--;
-		end[count++] = e;
-		from = e;
-	}
+	while (from < to)
+		from = end[count++] = node_end(n, from, to);
 	return count;
 }
 

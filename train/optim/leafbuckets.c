@@ -62,6 +62,18 @@ static int64_t place_shares(struct tr_leafgrads *lg)
 	return lg->level_items = at;
 }
 
+/* Returns the number of a size of blocks, which is entered if it is new. */
+static int size_of(struct tr_leafgrads *lg, int64_t items)
+{
+	int i = 0;
+
+	while (i < lg->sizes && lg->size[i].items != items)
+		i++;
+	if (i == lg->sizes)
+		lg->size[lg->sizes++] = (struct size){ items, NO_BLOCK };
+	return i;
+}
+
 int tr_leaf_buckets(struct tr_leafgrads *lg, struct tr_error *err)
 {
 	const struct tr_registry *reg = lg->o.reg;
@@ -69,13 +81,15 @@ int tr_leaf_buckets(struct tr_leafgrads *lg, struct tr_error *err)
 
 	lg->buckets = (int)reg->layers + 3;
 	lg->bucket = calloc((size_t)lg->buckets, sizeof(*lg->bucket));
-	good = lg->bucket != NULL;
+	lg->size = calloc((size_t)lg->buckets, sizeof(*lg->size));
+	good = lg->bucket && lg->size;
 	for (int i = 0; good && i < lg->buckets; i++) {
 		struct bucket *b = &lg->bucket[i];
 		struct tr_span span = span_of(reg, i);
 
 		*b = (struct bucket){ .from = span.from, .to = span.to, .weight = span.from,
 			.is_norms = i == lg->buckets - 1,
+			.size = size_of(lg, span.to - span.from),
 			.cut = calloc((size_t)lg->o.mesh->dp.n + 1, sizeof(*b->cut)),
 			.node = calloc((size_t)lg->count, sizeof(*b->node)) };
 		if (i == reg->layers + 1 && tr_leaf_is_tied(reg))
@@ -95,19 +109,52 @@ struct tr_round tr_leaf_round(const struct tr_leafgrads *lg, int i)
 				  left < lg->each ? left : lg->each };
 }
 
+static int64_t larger(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Returns the largest share of a bucket that a rank has. */
+static int64_t largest_share(const struct tr_leafgrads *lg)
+{
+	int64_t most = 0;
+
+	for (int i = 0; i < lg->buckets; i++)
+		for (int r = 0; r < lg->o.mesh->dp.n; r++)
+			most = larger(most, lg->bucket[i].cut[r + 1] - lg->bucket[i].cut[r]);
+	return most;
+}
+
+/* Finds how many levels there are, and returns the items that a rank receives in the sums over dp
+ * and, of the norms, over tp. These sums are made one after another. */
+static int64_t measure_sums(struct tr_leafgrads *lg)
+{
+	const struct tr_registry *reg = lg->o.reg;
+	int dp = lg->o.mesh->dp.n, tp = lg->o.mesh->tp.n;
+	const struct tr_round tokens = { reg->tokens.n, 0, reg->tokens.n / tp };
+	int64_t share = largest_share(lg), room = 0;
+
+	for (int i = 0; i < lg->rounds; i++) {
+		struct tr_round round = tr_leaf_round(lg, i);
+
+		lg->levels = (int)larger(lg->levels, tr_round_nodes(&round, dp));
+		room = larger(room, tr_leafsum_room(&round, dp, share));
+	}
+	if (reg->tokens.to - reg->tokens.from < reg->tokens.n)
+		room = larger(room, tr_leafsum_room(&tokens, tp, (reg->weights - reg->norms) / tp +
+						    1));
+	return room;
+}
+
 void tr_leaf_ask(struct tr_leafgrads *lg, struct tr_arenas *a)
 {
 	const struct tr_registry *reg = lg->o.reg;
 	const struct bucket *norms = &lg->bucket[lg->buckets - 1];
-	int64_t items = lg->compact ? place_shares(lg) : 0;
+	int64_t items = lg->compact ? place_shares(lg) : 0, room = measure_sums(lg);
 	struct tr_span own;
 
-	for (int i = 0; i < lg->rounds; i++) {
-		struct tr_round round = tr_leaf_round(lg, i);
-		int nodes = tr_round_nodes(&round, lg->o.mesh->dp.n);
-
-		lg->levels = nodes > lg->levels ? nodes : lg->levels;
-	}
+	if (room)
+		tr_arena_ask(a, TR_BUFFERS, room, &lg->received);
 	for (int i = 0; lg->compact && i < lg->levels; i++)
 		tr_arena_ask(a, TR_GRADS, items, &lg->level[i]);
 	if (lg->compact)
@@ -122,24 +169,46 @@ void tr_leaf_ask(struct tr_leafgrads *lg, struct tr_arenas *a)
 
 /* ---- blocks and nodes ---- */
 
-/* Returns a block of this size that is not used, or NO_BLOCK if there is none. Most buckets have
- * equal sizes, those of the layers. A plan makes a further one. */
-static int take_block(struct tr_leafgrads *lg, int64_t items)
+/* Makes a further block. Returns its number, or NO_BLOCK if there is no memory. */
+static int new_block(struct tr_leafgrads *lg, int64_t items)
 {
-	struct block *more;
-	int i = 0;
+	int room = lg->blocks_max ? 2 * lg->blocks_max : 64;
+	struct block *more = lg->block;
 
-	while (i < lg->blocks && (lg->block[i].used || lg->block[i].items != items))
-		i++;
-	if (i == lg->blocks) {
-		more = lg->dry ? realloc(lg->block, (size_t)(i + 1) * sizeof(*more)) : NULL;
+	if (lg->blocks == lg->blocks_max) {
+		more = realloc(lg->block, (size_t)room * sizeof(*more));
 		if (!more)
 			return NO_BLOCK;
 		lg->block = more;
-		lg->block[lg->blocks++] = (struct block){ .items = items };
+		lg->blocks_max = room;
 	}
-	lg->block[i].used = lg->block[i].was_used = 1;
+	lg->block[lg->blocks] = (struct block){ .items = items, .next = NO_BLOCK };
+	return lg->blocks++;
+}
+
+/* Returns a block of this size that is not used, or NO_BLOCK if there is none. A plan makes a
+ * further one. */
+static int take_block(struct tr_leafgrads *lg, struct size *size)
+{
+	int i = size->free;
+
+	if (i != NO_BLOCK)
+		size->free = lg->block[i].next;
+	else if (lg->dry)
+		i = new_block(lg, size->items);
+	if (i != NO_BLOCK)
+		lg->block[i].was_used = 1;
 	return i;
+}
+
+void tr_leaf_put_block(struct tr_leafgrads *lg, int block)
+{
+	struct size *size = lg->size;
+
+	while (size->items != lg->block[block].items)
+		size++;
+	lg->block[block].next = size->free;
+	size->free = block;
 }
 
 float *tr_leaf_memory(const struct tr_leafgrads *lg, const struct bucket *b,
@@ -150,26 +219,42 @@ float *tr_leaf_memory(const struct tr_leafgrads *lg, const struct bucket *b,
 	return node->block == HOME ? lg->whole + b->from : lg->block[node->block].at;
 }
 
+/* Returns the node of a leaf that is open, or NULL if there is none. */
+static struct node *open_node(struct bucket *b, int leaf)
+{
+	int low = b->open, high = b->end;
+
+	while (low < high) {
+		int middle = low + (high - low) / 2;
+
+		if (b->node[middle].from < leaf)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < b->end && b->node[low].from == leaf ? &b->node[low] : NULL;
+}
+
 /* If there is a whole gradient, the first node of a bucket is in it and needs no block. */
 struct node *tr_leaf_node(struct tr_leafgrads *lg, struct bucket *b, int i)
 {
 	int leaf = tr_leafgrads_leaf(lg, i), block = HOME;
-	int64_t items = b->to - b->from;
+	struct node *node = open_node(b, leaf);
 	float *grad;
 
-	for (int k = b->closed; k < b->n; k++)
-		if (b->node[k].from == leaf)
-			return &b->node[k];
-	assert(b->n < lg->count);
-	if (lg->compact || b->n > 0)
-		block = take_block(lg, items);
+	if (node)
+		return node;
+	assert(b->end < lg->count);
+	if (lg->compact || b->closed > 0 || b->open < b->end)
+		block = take_block(lg, &lg->size[b->size]);
 	if (block == NO_BLOCK)
 		return NULL;
-	b->node[b->n] = (struct node){ leaf, leaf + 1, block };
-	grad = tr_leaf_memory(lg, b, &b->node[b->n]);
+	node = &b->node[b->end++];
+	*node = (struct node){ leaf, leaf + 1, block };
+	grad = tr_leaf_memory(lg, b, node);
 	if (grad)
-		lg->be->zero(lg->be, grad, items);
-	return &b->node[b->n++];
+		lg->be->zero(lg->be, grad, b->to - b->from);
+	return node;
 }
 
 void tr_leaf_merge(struct tr_leafgrads *lg, struct bucket *b)
@@ -184,11 +269,8 @@ void tr_leaf_merge(struct tr_leafgrads *lg, struct bucket *b)
 			lg->be->add(lg->be, tr_leaf_memory(lg, b, x), tr_leaf_memory(lg, b, y),
 				    b->to - b->from);
 		x->to = y->to;
-		lg->block[y->block].used = 0;
-		for (int i = b->closed - 1; i + 1 < b->n; i++)
-			b->node[i] = b->node[i + 1];
+		tr_leaf_put_block(lg, y->block);
 		b->closed--;
-		b->n--;
 	}
 }
 

@@ -17,16 +17,23 @@ struct bucket {
 	int is_norms;
 	int64_t *cut;                   /* [dp + 1]: the share of rank r begins here; owned */
 	int64_t own;                    /* where this rank's share is in a level, with ZeRO 2 */
-	/* The nodes of rounds whose sums are not in the queue yet, in order of leaves: closed ones,
-	 * then leaves that are open. Owned. */
+	int size;                       /* number in lg->size of the size of its blocks */
+	/* The nodes of rounds whose sums are not in the queue yet, in order of leaves. Those that
+	 * are closed are at [0, closed), and leaves that are open at [open, end), so that a leaf is
+	 * closed without moving those behind it. Owned. */
 	struct node *node;
-	int closed, n;
+	int closed, open, end;
 	int rounds;                     /* how many rounds have their sums in the queue */
 };
 struct block {                          /* memory for one node */
 	float *at;
 	int64_t items;
-	int used, was_used;
+	int was_used;
+	int next;                       /* the next free block of its size; NO_BLOCK: none */
+};
+struct size {                           /* of blocks: most buckets have equal sizes */
+	int64_t items;
+	int free;                       /* the first free block; NO_BLOCK: none */
 };
 /* A sum over the ranks that is in the queue, and the blocks that it adds up. */
 struct reduction {
@@ -45,7 +52,9 @@ struct tr_leafgrads {
 	struct bucket *bucket;          /* the embedding, the layers, the head, the norms */
 	int buckets;
 	struct block *block;
-	int blocks;
+	int blocks, blocks_max;         /* there is room for blocks_max */
+	struct size *size;              /* [buckets], of which the first `sizes` are used */
+	int sizes;
 	/* The whole gradient, where the first node of each bucket is. With ZeRO 2, levels instead:
 	 * each has the shares of one node in each bucket, and there are as many as the leaves of
 	 * some rounds make nodes. The sums of the norms are in a buffer of their own then. */
@@ -62,6 +71,7 @@ struct tr_leafgrads {
 	int *leaf;
 	float **grad, **norm_grad;
 	int64_t seqs;                   /* for which there is room */
+	float *received;                /* of tr_leafsum_series and tr_sum_leaves */
 	/* [2 * stages], and the gradient of the shared parameter in the other stage. */
 	struct tr_piece *pieces;
 	float *other;
@@ -81,6 +91,8 @@ int tr_leaf_buckets(struct tr_leafgrads *lg, struct tr_error *err);
 struct tr_round tr_leaf_round(const struct tr_leafgrads *lg, int i);
 /* Asks the arenas for the buffers of the sums over the ranks. */
 void tr_leaf_ask(struct tr_leafgrads *lg, struct tr_arenas *a);
+/* Makes a block free that is not HOME. */
+void tr_leaf_put_block(struct tr_leafgrads *lg, int block);
 /* Returns where the gradient of a node is; NULL while blocks are only counted (lg->dry). */
 float *tr_leaf_memory(const struct tr_leafgrads *lg, const struct bucket *b,
 		      const struct node *node);

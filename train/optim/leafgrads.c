@@ -6,15 +6,22 @@
 
 #include "leafbuckets.h"
 
+/* Makes the blocks of nodes [from, to) of a bucket free. */
+static void put_blocks(struct tr_leafgrads *lg, const struct bucket *b, int from, int to)
+{
+	for (int i = from; i < to; i++)
+		if (b->node[i].block != HOME)
+			tr_leaf_put_block(lg, b->node[i].block);
+}
+
 static void begin_step(struct tr_leafgrads *lg)
 {
 	for (int i = 0; i < lg->buckets; i++) {
 		struct bucket *b = &lg->bucket[i];
 
-		for (int k = 0; k < b->n; k++)
-			if (b->node[k].block != HOME)
-				lg->block[b->node[k].block].used = 0;
-		b->closed = b->n = b->rounds = 0;
+		put_blocks(lg, b, 0, b->closed);
+		put_blocks(lg, b, b->open, b->end);
+		b->closed = b->open = b->end = b->rounds = 0;
 	}
 	lg->done = 0;
 }
@@ -116,6 +123,7 @@ void tr_leafgrads_free(struct tr_leafgrads *lg)
 	}
 	free(lg->bucket);
 	free(lg->block);
+	free(lg->size);
 	free(lg->leaf);
 	free(lg->grad);
 	free(lg->norm_grad);

@@ -40,7 +40,7 @@ static int queue_round(struct tr_leafgrads *lg, const struct bucket *b, int n,
 		node[i] = tr_leaf_memory(lg, b, &b->node[i]);
 	for (int i = 0; i < tr_round_nodes(&round, g->n); i++)
 		sum[i] = sum_at(lg, b, i);
-	s = tr_leafsum_series(g, &round, node, b->cut, sum, lg->be->isa->row.add);
+	s = tr_leafsum_series(g, &round, node, lg->received, b->cut, sum, lg->be->isa->row.add);
 	if (!s)
 		return no_memory(lg, err);
 	tr_queue_add(&lg->queue, s);
@@ -72,7 +72,7 @@ void tr_leaf_release(struct tr_leafgrads *lg, int64_t series)
 
 		for (int i = 0; i < r->n; i++)
 			if (r->block[i] != HOME)
-				lg->block[r->block[i]].used = 0;
+				tr_leaf_put_block(lg, r->block[i]);
 		lg->reduction = r->next;
 		if (!lg->reduction)
 			lg->last = &lg->reduction;
@@ -141,8 +141,7 @@ static int add_up(struct tr_leafgrads *lg, struct bucket *b, struct tr_error *er
 		n++;
 		rc = add_up_round(lg, b, n, err);
 		b->closed -= n;
-		b->n -= n;
-		memmove(b->node, b->node + n, (size_t)b->n * sizeof(*b->node));
+		memmove(b->node, b->node + n, (size_t)b->closed * sizeof(*b->node));
 	}
 	return rc == 0 ? wait_for_blocks(lg, err) : rc;
 }
@@ -151,8 +150,8 @@ int tr_leaf_close(struct tr_leafgrads *lg, struct bucket *b, int closed, struct 
 {
 	int last = closed ? tr_leafgrads_leaf(lg, closed - 1) : -1;
 
-	while (b->closed < b->n && b->node[b->closed].from <= last) {
-		b->closed++;
+	while (b->open < b->end && b->node[b->open].from <= last) {
+		b->node[b->closed++] = b->node[b->open++];
 		tr_leaf_merge(lg, b);
 	}
 	return add_up(lg, b, err);
@@ -201,8 +200,8 @@ static int reduce_norms(struct tr_leafgrads *lg, struct tr_error *err)
 		node[i] = sum_norms(lg, low, end[i] - low);
 	if (tokens->to - tokens->from == tokens->n)
 		return 0;
-	return tr_sum_leaves(&lg->o.mesh->tp, tokens->n, node, reg->weights - reg->norms,
-			     lg->be->isa->row.add, err);
+	return tr_sum_leaves(&lg->o.mesh->tp, tokens->n, node, lg->received,
+			     reg->weights - reg->norms, lg->be->isa->row.add, err);
 }
 
 /* With ZeRO 2, copies the sums of those norms that this rank updates to their place. */
@@ -273,7 +272,8 @@ static int is_complete(const struct tr_leafgrads *lg, const struct bucket *b)
 		return 1;
 	if (lg->o.mesh->dp.n > 1)
 		return b->rounds == lg->rounds;
-	return b->closed == 1 && b->n == 1 && b->node[0].to - b->node[0].from == lg->o.leaves;
+	return b->closed == 1 && b->open == b->end &&
+		b->node[0].to - b->node[0].from == lg->o.leaves;
 }
 
 int tr_leafgrads_reduce(struct tr_leafgrads *lg, float **grad, struct tr_error *err)
