@@ -3,7 +3,7 @@
 """What sheaf-train refuses: options that are wrong or do not fit together, before MPI begins and
 anything is written; and surroundings in which it cannot train. Prints TAP.
 
-usage: refused.py SHEAF-TRAIN MPIRUN
+usage: refused.py SHEAF-TRAIN MPIRUN MPI-WITHOUT-THREADS
 """
 import json
 import os
@@ -296,6 +296,17 @@ def not_writable(w):
                    "Permission denied" in message(done), claim, done.stderr)
 
 
+def without_threads(w, shim):
+    """An MPI that was built without threads, of which a library that is preloaded tells."""
+    claim = "an MPI without threads: the training ends with a message"
+    if is_asan(w.program):
+        w.claims.skip(claim, "nothing may be preloaded before ASan")
+        return
+    done = w.run({"run": "AT/other"}, env={"LD_PRELOAD": shim})
+    w.claims.check(done.returncode == 2 and "this MPI does not allow threads" in message(done),
+                   claim, done.returncode, done.stderr)
+
+
 def in_use(w):
     """A second job trains in the same run."""
     first = subprocess.Popen([w.program, "run", w.config({"steps": 100000, "epochs": 100000}),
@@ -332,6 +343,7 @@ def main():
         prepare(w)
         broken_surroundings(w)
         not_writable(w)
+        without_threads(w, os.path.abspath(sys.argv[3]))
         in_use(w)
         not_a_number(w)
         return w.claims.end()

@@ -670,6 +670,39 @@ TEST(messages_over_a_link_come_late_and_whole)
 	CHECK_RC(w[1].rc, 0, &w[1].err);
 }
 
+enum { WAIT_MS = 50 };
+
+/* Over a link that needs longer for a byte than any rank waits, or that delays each message for
+ * longer. */
+static void *use_slow_link(void *arg)
+{
+	struct worker *w = arg;
+	char out[10] = { 1 }, in[sizeof(out)];
+	struct tr_ranks g;
+
+	w->g.timeout_ms = WAIT_MS;
+	w->rc = tr_ranks_link(&g, &w->g, w->leaves % 2 ? 1e-300 : 0, w->leaves % 2 ? 0 : 1e300,
+			      &w->err);
+	if (w->rc == 0)
+		w->rc = (w->leaves / 2 ? exchange_over_link : messages_over_link)(w, &g, out, in,
+										  sizeof(out));
+	tr_ranks_free(&g);
+	return NULL;
+}
+
+TEST(a_link_that_is_too_slow_ends_the_ranks_at_the_deadline_and_says_so)
+{
+	for (int kind = 0; kind < 4; kind++) {
+		struct worker w[2] = { { .leaves = kind }, { .leaves = kind } };
+
+		work_together(w, 2, use_slow_link);
+		CHECK_INT(w[0].rc, TR_ELOST);
+		CHECK_INT(w[1].rc, TR_ELOST);
+		CHECK(strstr(w[0].err.msg, "over the link of link-gbps and link-us") != NULL);
+		CHECK(strstr(w[1].err.msg, "over the link of link-gbps and link-us") != NULL);
+	}
+}
+
 static void *leave_or_wait(void *arg)
 {
 	struct worker *w = arg;

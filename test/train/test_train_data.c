@@ -224,6 +224,14 @@ TEST(each_epoch_has_each_sample_once_in_an_order_of_its_own)
 	}
 }
 
+TEST(positions_of_more_epochs_than_can_be_counted_are_as_many_as_can)
+{
+	CHECK(tr_epochs_positions(3, 7) == 21);
+	CHECK(tr_epochs_positions(0, 7) == 0);
+	CHECK(tr_epochs_positions(1 << 24, (int64_t)1 << 39) == INT64_MAX);
+	CHECK(tr_epochs_positions(1 << 24, ((int64_t)1 << 39) - 1) == INT64_MAX - (1 << 24) + 1);
+}
+
 TEST(rates_rise_and_fall_as_the_schedule_says)
 {
 	struct tr_schedule s = { 1, 0.1, 10, 110, TR_DECAY_COSINE };

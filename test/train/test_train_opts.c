@@ -103,6 +103,13 @@ TEST(what_is_no_plain_mapping_of_options_is_refused_with_its_line)
 		{ "run: \"a\\nb\"", "run: it must be a text" },
 		{ "eps: 0", "eps: it must be a number from 1.2e-38" },
 		{ "eps: 1e-38", "eps" },
+		{ "link-gbps: 1e-300",
+		  "link-gbps: it must be 0, or a number from 0.001 to 1000000" },
+		{ "link-gbps: -0.001", "link-gbps" },
+		{ "link-us: 1e300", "link-us: it must be a number from 0 to 1000000" },
+		{ "timeout-ms: 0", "timeout-ms: it must be a whole number from 1" },
+		{ "stop-seconds: 1e9", "stop-seconds: it must be a whole number from 1" },
+		{ "lr: 1e300", "lr: it must be a number from 0 to 1000" },
 	};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

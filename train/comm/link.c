@@ -11,8 +11,10 @@
 
 #include "clock.h"
 
+#define NEVER_NS 1000000000000000000    /* more than any rank waits, and far below INT64_MAX */
+
 struct wire {
-	double ns_per_byte, latency_ns;
+	double ns_per_byte, latency_ns; /* at most NEVER_NS */
 	int64_t free_at;                /* when the last message is sent, by tr_clock_ns */
 };
 struct link {
@@ -36,12 +38,28 @@ static void sleep_until(int64_t ns)
 		;
 }
 
+/* Waits until a message that has come from another rank would have arrived over the link. ELOST: it
+ * would not within timeout_ms. */
+static int await_arrival(const struct link *l, int64_t arrives, int timeout_ms,
+			 struct tr_error *err)
+{
+	int64_t end = tr_clock_ns() + (int64_t)timeout_ms * 1000000;
+
+	sleep_until(arrives < end ? arrives : end);
+	if (arrives <= end)
+		return 0;
+	tr_fail(err, TR_ELOST, "a message does not arrive within %d ms over the link of link-gbps "
+		"and link-us; use a faster link, or a larger timeout-ms", timeout_ms);
+	return tr_ranks_abandon(&l->under, err);
+}
+
 /* Puts a message on the wire. Returns when it arrives. */
 static int64_t arrival(struct wire *w, size_t bytes)
 {
-	int64_t now = tr_clock_ns(), start = now > w->free_at ? now : w->free_at;
+	int64_t now = tr_clock_ns(), wait = w->free_at > now ? w->free_at - now : 0;
+	double takes = (double)bytes * w->ns_per_byte;
 
-	w->free_at = start + (int64_t)((double)bytes * w->ns_per_byte);
+	w->free_at = now + (takes < (double)(NEVER_NS - wait) ? wait + (int64_t)takes : NEVER_NS);
 	return w->free_at + (int64_t)w->latency_ns;
 }
 
@@ -134,7 +152,7 @@ static int progress_link(void *arg, void *flow, int timeout_ms, int *done, struc
 		if (r != l->rank && f->data_in[r].bytes && f->in_time[r] > last)
 			last = f->in_time[r];
 	if (rc == 0 && timeout_ms)
-		sleep_until(last);
+		rc = await_arrival(l, last, timeout_ms, err);
 	*done = rc == 0 && !f->times && !f->data && tr_clock_ns() >= last;
 	if (rc < 0)
 		give_up(l, f);
@@ -190,7 +208,7 @@ static int receive_link(void *arg, int from, int channel, const struct tr_piece 
 		*got -= sizeof(arrives);
 		if (*got)
 			memcpy(in->at, message + sizeof(arrives), *got);
-		sleep_until(arrives);
+		rc = await_arrival(l, arrives, timeout_ms, err);
 	}
 	free(message);
 	return rc;
@@ -254,6 +272,11 @@ static void set_group(struct tr_ranks *g, struct link *l)
 				.arg = l };
 }
 
+static double at_most(double x, double most)
+{
+	return x < most ? x : most;
+}
+
 int tr_ranks_link(struct tr_ranks *g, const struct tr_ranks *under, double gbps, double us,
 		  struct tr_error *err)
 {
@@ -265,7 +288,8 @@ int tr_ranks_link(struct tr_ranks *g, const struct tr_ranks *under, double gbps,
 		free(w);
 		return tr_fail(err, TR_ENOMEM, "no memory for a link");
 	}
-	*w = (struct wire){ .ns_per_byte = gbps > 0 ? 8 / gbps : 0, .latency_ns = us * 1000 };
+	*w = (struct wire){ .ns_per_byte = gbps > 0 ? at_most(8 / gbps, (double)NEVER_NS) : 0,
+			    .latency_ns = at_most(us * 1000, (double)NEVER_NS) };
 	*l = (struct link){ .under = *under, .n = under->n, .rank = under->rank, .wire = w };
 	set_group(g, l);
 	g->all_rank = under->all_rank;

@@ -603,9 +603,14 @@ static int find_tags(struct mpi_ranks *m, struct tr_error *err)
 
 int tr_ranks_mpi(struct tr_ranks *g, MPI_Comm comm, int timeout_ms, struct tr_error *err)
 {
-	struct mpi_ranks *m = calloc(1, sizeof(*m));
-	int rc;
+	struct mpi_ranks *m;
+	int level, rc;
 
+	if (MPI_Query_thread(&level) != MPI_SUCCESS || level < MPI_THREAD_FUNNELED)
+		return tr_fail(err, TR_EINVAL, "this MPI does not allow threads beside the one "
+			       "that calls it (MPI_THREAD_FUNNELED), and saves have some; use one "
+			       "that was built with threads");
+	m = calloc(1, sizeof(*m));
 	if (!m)
 		return tr_fail(err, TR_ENOMEM, "no memory for the communicator");
 	MPI_Comm_rank(comm, &m->rank);

@@ -38,3 +38,8 @@ int64_t tr_sample_at(uint64_t seed, int shuffle, int64_t n, int64_t position)
 	while (x >= (uint64_t)n);
 	return (int64_t)x;
 }
+
+int64_t tr_epochs_positions(int64_t epochs, int64_t n)
+{
+	return epochs > INT64_MAX / n ? INT64_MAX : epochs * n;
+}

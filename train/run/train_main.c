@@ -275,7 +275,7 @@ static int run(int argc, char **argv, int evaluates)
 {
 	struct command c = { .evaluates = evaluates };
 	struct tr_error err = { .rank = -1 };
-	struct tr_ranks ranks;
+	struct tr_ranks ranks = { .rank = 0 };
 	int rc = read_arguments(&c, argc, argv, &err), level, status, rank = 0;
 
 	if (rc == 0)

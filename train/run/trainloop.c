@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "clock.h"
+#include "sampleorder.h"
 #include "trainsave.h"
 #include "trainstart.h"
 #include "traintell.h"
@@ -43,11 +44,11 @@ static int evaluate(struct tr_job *j, struct tr_error *err)
 static const char *reason_to_end(const struct tr_job *j)
 {
 	const struct tr_opts *o = j->o;
-	int64_t samples = tr_lm_samples(j->lm);
+	int64_t all = tr_epochs_positions(o->epochs, tr_lm_samples(j->lm));
 
 	if (o->steps && j->t.step >= o->steps)
 		return "steps";
-	if (o->epochs && j->progress.consumed + o->batch > o->epochs * samples)
+	if (o->epochs && j->progress.consumed + o->batch > all)
 		return "data";
 	return j->stop_ns ? "signal" : NULL;
 }

@@ -9,8 +9,9 @@
 
 enum kind { TEXT, INTEGER, NUMBER, SWITCH, CHOICE, AXES, COUNTS };
 /* COMPUTES: the option changes what is computed, so a resume takes its value from the checkpoint if
- * it is not set. NEEDED: a training cannot do without it. */
-enum { COMPUTES = 1, NEEDED = 2 };
+ * it is not set. NEEDED: a training cannot do without it. OR_ZERO: 0 is below `least`, and may be
+ * set, too. */
+enum { COMPUTES = 1, NEEDED = 2, OR_ZERO = 4 };
 
 struct option {
 	const char *key;
@@ -126,9 +127,9 @@ static const struct option table[] = {
 	  "time that SIGUSR2 and SIGTERM leave to save the last step and stop" },
 	{ "timeout-ms", INTEGER, 0, AT(timeout_ms), 1, 1 << 30, "600000", NULL,
 	  "how long ranks wait for each other" },
-	{ "link-gbps", NUMBER, 0, AT(link_gbps), 0, 1e6, "0", NULL,
+	{ "link-gbps", NUMBER, OR_ZERO, AT(link_gbps), 1e-3, 1e6, "0", NULL,
 	  "delay messages as a network of so many 10^9 bits a second would; 0: no delay" },
-	{ "link-us", NUMBER, 0, AT(link_us), 0, 1e9, "0", NULL,
+	{ "link-us", NUMBER, 0, AT(link_us), 0, 1e6, "0", NULL,
 	  "delay messages as a network with a latency of so many microseconds would" },
 	{ "trace", CHOICE, 0, AT(trace), 0, 0, "none", "none|samples",
 	  "samples: an event of each step for each rank of dp, with the positions of its samples" },
@@ -240,7 +241,7 @@ static int read_choice(const struct option *t, const char *text, int64_t *x)
 
 static int within(const struct option *t, double x)
 {
-	return x >= t->least && x <= t->most;
+	return (x >= t->least && x <= t->most) || (x == 0 && (t->flags & OR_ZERO));
 }
 
 /* Returns whether the character at c is U+2028, U+2029, U+FFFE or U+FFFF. YAML takes the first two
@@ -316,7 +317,10 @@ static void say_kind(const struct option *t, char *to, size_t n)
 		snprintf(to, n, "a whole number from %.0f to %.0f", t->least, t->most);
 		break;
 	case NUMBER:
-		snprintf(to, n, "a number from %.9g to %.9g", t->least, t->most);
+		if (t->flags & OR_ZERO)
+			snprintf(to, n, "0, or a number from %.9g to %.9g", t->least, t->most);
+		else
+			snprintf(to, n, "a number from %.9g to %.9g", t->least, t->most);
 		break;
 	case SWITCH:
 		snprintf(to, n, "true or false");

@@ -8,6 +8,7 @@
 
 #include "itemhash.h"
 #include "link.h"
+#include "sampleorder.h"
 
 enum { OLDER = 1 };                     /* what load() returns if it loaded an older checkpoint */
 
@@ -163,12 +164,12 @@ static int make_task(struct tr_job *j, struct tr_error *err)
 {
 	const struct tr_opts *o = j->o;
 	int rc = open_task(j, tr_setup_task(&j->setup), &j->lm, err);
+	int64_t all = rc == 0 ? tr_epochs_positions(o->epochs, tr_lm_samples(j->lm)) : 0;
 
-	if (rc == 0 && o->epochs && o->epochs * tr_lm_samples(j->lm) < o->batch)
+	if (rc == 0 && o->epochs && all < o->batch)
 		return tr_fail(err, TR_EINVAL, "batch %" PRId64 " is above the %" PRId64
 			       " samples of %" PRId64 " epochs, so there is no step; use a "
-			       "smaller batch or more epochs", o->batch,
-			       o->epochs * tr_lm_samples(j->lm), o->epochs);
+			       "smaller batch or more epochs", o->batch, all, o->epochs);
 	return rc;
 }
 
@@ -247,7 +248,7 @@ static int check_data(struct tr_job *j, struct tr_error *err)
 static void find_end(struct tr_job *j)
 {
 	const struct tr_opts *o = j->o;
-	int64_t left = o->epochs * tr_lm_samples(j->lm) - j->progress.consumed;
+	int64_t left = tr_epochs_positions(o->epochs, tr_lm_samples(j->lm)) - j->progress.consumed;
 
 	if (!o->steps)
 		j->t.schedule.steps = j->progress.step + (left > 0 ? left / o->batch : 0);
