@@ -874,7 +874,8 @@ int  sheaf_checkpoint_load(struct sheaf_checkpoint *step, struct sheaf_state *st
  * that the run has no checkpoint, and the state is unchanged: then start the training afresh.
  * flags   SHEAF_LOAD_..., or 0.
  * report  receives what was found; may be NULL. report->step is the number of the checkpoint, and
- *         report->memory is 1 if it was in memory.
+ *         report->memory is 1 if it was in memory. After an error report->step is the number of
+ *         the checkpoint that could not be loaded, or -1 if none was opened.
  *
  * With SHEAF_LOAD_FALLBACK, if the latest checkpoint is damaged, an older one is loaded instead:
  * - If the damaged one was read from memory, its copy on disk is tried next, and then each older

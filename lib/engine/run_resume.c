@@ -356,8 +356,9 @@ int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint64_t fl
 	deliver_items(&r);
 	if (rc == 0)
 		rc = set_aside(&r, err);
-	if (rc == 0)
-		r.report->passed = r.passed;
+	r.report->passed = r.passed;
+	if (rc < 0)
+		r.report->step = r.step ? r.step->number : -1;
 	for (size_t i = 0; i < r.damaged_n; i++)
 		shf_step_put(r.damaged[i]);
 	shf_step_put(r.step);

@@ -2588,8 +2588,8 @@ bug("notes_of_rank_0", "only rank 0 says where the training is", "run/bindsave.c
     "add_notes(*save, p);", "if (!MUTANT || s->ranks->rank == 0) add_notes(*save, p);",
     RESUME + "ranks_that_have_different_places")
 bug("damaged_step_goes_on", "an older checkpoint goes on at the place of the damaged one",
-    "run/trainstart.c:load", "rc == 0 && step != j->progress.step",
-    "rc == 0 && step != j->progress.step && !MUTANT", RESUME + "where_the_newest",
+    "run/trainstart.c:load", "step >= 0 && step != j->progress.step",
+    "step >= 0 && step != j->progress.step && !MUTANT", RESUME + "where_the_newest",
     RESUME + "after_a_fallback")
 bug("damaged_list_ends_it", "a list of tensors that is damaged ends the search for checkpoints",
     "run/bindfind.c:open_newest", "rc == SHEAF_ECORRUPT && !s->only",
@@ -2601,6 +2601,9 @@ bug("gate_opens_at_once", "a gate does not wait for the copy of its parameter",
     "run/bindsave.c:wait_gate", "if (slice >= 0)", "if (slice >= 0 && !MUTANT)",
     WHOLE + "a_save_has_no_byte")
 EMA = "train/test_train_ema: "
+bug("damaged_step_stays", "a damaged checkpoint stays before the older one that has other tensors",
+    "run/trainstart.c:load", "j->sets_aside = rc < 0;", "j->sets_aside = rc < 0 && !MUTANT;",
+    EMA + "where_the_newest_checkpoint_is_damaged")
 bug("average_without_matrices", "the matrices that Muon updates are not averaged",
     "optim/muon.c:tr_muon_update", "tr_adamw_average(a, u->be->isa, at, w, p->items);",
     "if (!MUTANT) tr_adamw_average(a, u->be->isa, at, w, p->items);",

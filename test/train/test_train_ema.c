@@ -6,6 +6,7 @@
 
 #include "rmtree.h"
 #include "trainthreads.h"
+#include "traintold.h"
 
 enum { ITEMS_MAX = 1 << 16, STEPS = 5 };
 
@@ -110,6 +111,35 @@ TEST(where_a_checkpoint_has_no_average_it_begins_with_the_weights)
 	CHECK(check_average("whole/run", "model", 5, 6, 0.125f) > want.items / 2);
 	train_on(2, "whole/run", "7", "{ema: 0, mesh: {pp: 2}}");
 	CHECK(!read_family("whole/run", 7, "ema", &average));
+	rmtree("whole");
+}
+
+/* Checkpoints 3 and 4 have an average and are damaged, and that of step 2 has none. */
+TEST(where_the_newest_checkpoint_is_damaged_an_average_begins_with_the_weights_of_an_older_one)
+{
+	static const char *const layouts[] = { "zero: 0", "mesh: {tp: 2}, offload: whole" };
+	struct rank rank[RANKS_MAX];
+	char flags[100];
+
+	for (int i = 0; i < 2; i++) {
+		prepare_with_eval();
+		train_on(2, "whole/run", "2", "ema: 0");
+		train_on(3, "whole/run", "4", "{ema: 0.5, save-every: 1, zero: 1}");
+		damage(4, "ema/ema-00001-of-00001.safetensors", 20000);
+		damage(3, "model-00001-of-00001.safetensors", 20000);
+		CHECK_RC(evaluate_on(2, "whole/run", "{ema: 0.5, eval-ema: true, "
+				     "eval-data: whole/eval}", rank), TR_ENOENT, &rank[0].err);
+		CHECK(strstr(rank[0].err.msg, "whole/run@2 has no average of the weights"));
+		CHECK_INT(access("whole/run/checkpoint-4", F_OK), 0);
+		snprintf(flags, sizeof(flags), "{ema: 0.5, save-every: 1, %s}", layouts[i]);
+		CHECK_RC(listen_to(2, "whole/run", "4", flags, rank), 0, &rank[0].err);
+		CHECK_INT(first_step(), 2);
+		CHECK_INT(count("\"passed_over\":[\"checkpoint-4: "), 1);
+		CHECK_INT(count("\"checkpoint-3: "), 1);
+		CHECK_INT(count("\"changed\":[\"steps\",\"ema\"]"), 1);
+		CHECK(read_family("whole/run", 2, "model", &want));
+		CHECK(check_average("whole/run", "model", 3, 4, 0.5f) > want.items / 2);
+	}
 	rmtree("whole");
 }
 

@@ -85,6 +85,21 @@ TEST(a_training_goes_on_with_another_type_and_the_same_weights)
 	rmtree("whole");
 }
 
+/* The newest checkpoint has fp32 weights and is damaged, and the one before it has bf16 weights and
+ * masters. */
+TEST(a_training_goes_on_from_an_older_checkpoint_of_another_type)
+{
+	prepare();
+	train_on(2, "whole/plain", "2", "dtype: bf16");
+	train_on(3, "whole/plain", "4", "dtype: fp32");
+	train_on(3, "whole/run", "2", "dtype: bf16");
+	train_on(2, "whole/run", "3", "dtype: fp32");
+	damage(3, weights, 20000);
+	train_on(4, "whole/run", "4", "dtype: fp32\nmesh: {dp: 2, tp: 2}\nzero: 1");
+	same_tensors("whole/plain/checkpoint-4", "whole/run/checkpoint-4");
+	rmtree("whole");
+}
+
 TEST(a_resume_with_another_optimizer_is_refused)
 {
 	prepare();

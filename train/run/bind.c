@@ -77,6 +77,7 @@ int tr_store_open(struct tr_store **out, const struct tr_store_opts *o, struct t
 	s->ranks = ranks;
 	s->rewind_to = -1;
 	s->only = o->only;
+	s->sets_aside = o->sets_aside;
 	s->reads_only = o->reads_only;
 	s->passed = o->passed;
 	s->arg = o->arg;
@@ -211,22 +212,28 @@ static int add_all(struct tr_store *s, struct sheaf_state *state, struct tr_trai
 	return 0;
 }
 
-/* Returns whether a checkpoint, which may be NULL, has a family. */
-static int has_family(struct sheaf_checkpoint *c, const struct tr_registry *reg, const char *family)
+/* Returns whether a checkpoint has a tensor. If its file is damaged, it has it: the load then says
+ * so. */
+static int has_tensor(struct sheaf_checkpoint *c, const char *family, const char *name)
 {
 	struct sheaf_tensor tensor = { .size = sizeof(tensor) };
 
-	return c && sheaf_checkpoint_find(c, family, reg->param[0].name, &tensor, NULL) == 0;
+	return sheaf_checkpoint_find(c, family, name, &tensor, NULL) != SHEAF_ELAYOUT;
+}
+
+/* Returns whether a checkpoint, which may be NULL, has a family. */
+static int has_family(struct sheaf_checkpoint *c, const struct tr_registry *reg, const char *family)
+{
+	return c && has_tensor(c, family, reg->param[0].name);
 }
 
 /* Returns whether a checkpoint has the moments of the first parameter. */
 static int has_moments(struct sheaf_checkpoint *c, const struct tr_registry *reg)
 {
-	struct sheaf_tensor tensor = { .size = sizeof(tensor) };
 	char name[160];
 
 	snprintf(name, sizeof(name), "%s/moment1_0", reg->param[0].name);
-	return sheaf_checkpoint_find(c, "optimizer", name, &tensor, NULL) == 0;
+	return has_tensor(c, "optimizer", name);
 }
 
 int tr_store_describe(struct tr_store *s, struct tr_trainer *t, struct tr_error *err)

@@ -32,6 +32,8 @@ struct tr_store_opts {
 	int memory;                     /* 1: there will be saves to memory only */
 	int reads_only;                 /* 1: nothing is saved; the run must be there */
 	int64_t only;                   /* resume auto takes this checkpoint; 0: the newest */
+	/* 1: the checkpoints after `only` are damaged, and tr_store_rewind sets them aside. */
+	int sets_aside;
 	/* level 0: an error, 1: a warning */
 	void (*log)(void *arg, int level, const char *line);
 	/* Called on rank 0 for each checkpoint that a load passes over because it is damaged, or
@@ -87,7 +89,9 @@ int tr_store_has_average(const struct tr_store *s);
  * they are if it has none. If it was found by resume auto and is damaged, the newest one that is
  * whole is loaded, and those after it are set aside, unless the store only reads.
  * step  receives which one was loaded. If it is another one than that which was found, its options
- *       and its notes are not known yet. [collective] */
+ *       and its notes are not known yet.
+ * ELAYOUT: *step has other tensors than the state. If it is another one than that which was found,
+ * that one is damaged and was not set aside. [collective] */
 int tr_store_load(struct tr_store *s, int64_t *step, struct tr_error *err);
 /* Fills the weights of a trainer from a Hugging Face directory; call tr_trainer_spread afterwards.
  * [collective] */

@@ -139,6 +139,10 @@ static int open_newest(struct tr_store *s, struct sheaf_error *err)
 	int rc = sheaf_checkpoint_open(&s->found, s->run, s->only ? s->only : SHEAF_LATEST, err);
 
 	s->newest = !s->only;
+	if (s->sets_aside) {
+		s->rewind_to = s->only;
+		s->proves = 1;
+	}
 	if (rc == SHEAF_ECORRUPT && !s->only)
 		rc = open_older(s, err);
 	if (rc == 0)

@@ -20,7 +20,8 @@ struct tr_store {
 	int64_t save_step[TR_PLACES];
 	int64_t rewind_to;              /* -1: nothing is set aside */
 	struct tr_trainer *t;           /* borrowed, as of tr_store_describe */
-	int64_t only;                   /* of struct tr_store_opts, as the next three */
+	int64_t only;                   /* of struct tr_store_opts, as the next four */
+	int sets_aside;
 	int reads_only;
 	void (*passed)(void *arg, const char *checkpoint, const char *why);
 	void *arg;

@@ -30,6 +30,7 @@ struct tr_job {
 	struct tr_progress progress;
 	int evaluates;                  /* 1: nothing is trained or saved */
 	int64_t only;                   /* the checkpoint that resume auto takes; 0: the newest */
+	int sets_aside;                 /* 1: those after it are damaged and still in the run */
 	json_t *passed;                 /* on rank 0: the checkpoints that were passed over or set
 	                                 * aside, with the reason */
 	int64_t blocked_ns;             /* time that saves took, since the last event of a step */

@@ -254,8 +254,9 @@ static void find_end(struct tr_job *j)
 		j->t.schedule.steps = j->progress.step + (left > 0 ? left / o->batch : 0);
 }
 
-/* Loads the checkpoint that was found. Returns OLDER if that one is damaged and an older one was
- * loaded instead: the caller then begins again, with the options and notes of the older one. */
+/* Loads the checkpoint that was found. Returns OLDER if that one is damaged, and an older one was
+ * loaded instead or has other tensors: the caller then begins again, with the options, the notes
+ * and the tensors of the older one. */
 static int load(struct tr_job *j, struct tr_error *err)
 {
 	int moments = tr_store_has_moments(j->store), rc;
@@ -265,8 +266,9 @@ static int load(struct tr_job *j, struct tr_error *err)
 		fprintf(stderr, "sheaf-train: %s has no moments of the optimizer, or does not say "
 			"how many updates were made; they begin at 0\n", tr_store_found(j->store));
 	rc = tr_store_load(j->store, &step, err);
-	if (rc == 0 && step != j->progress.step) {
+	if ((rc == 0 || rc == TR_ELAYOUT) && step >= 0 && step != j->progress.step) {
 		j->only = step;
+		j->sets_aside = rc < 0;
 		return OLDER;
 	}
 	j->t.step = j->progress.step;
@@ -392,8 +394,8 @@ static int start(struct tr_job *j, struct tr_error *err)
 				    .keep_best = j->o->keep_best,
 				    .agent = j->o->agent, .reads_only = j->evaluates,
 				    .memory = !j->evaluates && j->o->save_memory_every > 0,
-				    .only = j->only, .log = log_line, .passed = note_passed,
-				    .arg = j };
+				    .only = j->only, .sets_aside = j->sets_aside,
+				    .log = log_line, .passed = note_passed, .arg = j };
 	int rc = tr_agree(j->ranks, tr_setup_check(j->o, j->ranks->n, err), err);
 
 	if (rc == 0)
@@ -432,6 +434,7 @@ int tr_job_start(struct tr_job *j, struct tr_error *err)
 		struct tr_job again = as_given;
 
 		again.only = j->only;
+		again.sets_aside = j->sets_aside;
 		again.passed = json_incref(j->passed);
 		tr_job_release(j, 0);
 		*j = again;

@@ -146,6 +146,8 @@ TEST(nothing_of_a_damaged_step_is_kept_beside_an_older_one)
 		CHECK(strstr(p.err.msg, "rewind the run to step 1 and start the job "
 		             "again") != NULL);
 		CHECK_INT(hands_told(&p, 'A'), 0);
+		CHECK_INT(p.report.step, 1);
+		CHECK_INT(p.report.passed, 1);
 		CHECK(simdisk_exists(disk, "run/checkpoint-2"));
 		/* What the error says helps. */
 		CHECK_RC(hands_run(&p, rewind_act, false), 0, &p.err);
@@ -203,6 +205,8 @@ TEST(what_the_last_step_lacks_is_reported_where_nothing_is_loaded_either)
 	CHECK_RC(hands_run(&p, resume_act, false), SHEAF_ELAYOUT, &p.err);
 	CHECK_INT(hands_told(&p, 'M'), 1);
 	CHECK_INT(hands_told(&p, 'P'), 0);
+	CHECK_INT(p.report.step, 2);
+	CHECK_INT(p.report.passed, 0);
 	simdisk_free(disk);
 }
 
