@@ -118,6 +118,11 @@ def wrong_options(w):
                        all(word in lines[0] for word in words) and
                        not os.path.exists(w.path("run")),
                        "%s is refused" % json.dumps(options), done.returncode, done.stderr)
+    done = w.run({"batch": 0}, "--lr", "fast", "--json", env=no_mpi)
+    w.claims.check([json.loads(line) for line in done.stdout.splitlines()] == [
+        {"event": "error", "code": "EINVAL", "rank": 0,
+         "message": done.stderr[len("sheaf-train: "):].rstrip("\n")}],
+        "with --json it is an event, too", done.stdout, done.stderr)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
     w.claims.check(is_asan(w.program) or peak < 100 << 20, "without any large memory", peak)
 

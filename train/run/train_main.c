@@ -18,6 +18,7 @@
 #include "trainplan.h"
 #include "trainplot.h"
 #include "trainsetup.h"
+#include "traintell.h"
 
 enum { EXIT_NO = 1, EXIT_TROUBLE = 2, JOBS_MAX = 256, TELL_MS_MAX = 60000,
        FIRST_S = 2 };
@@ -259,15 +260,31 @@ static int is_other_rank(void)
 	return 0;
 }
 
-/* Prints what is wrong before MPI has begun. As a rule all ranks have the same files and flags, so
+/* Writes an error as an event, if --json or --events is among the arguments. Those behind the one
+ * that is wrong were not read. */
+static void tell_first(struct command *c, int argc, char **argv, struct tr_error *err)
+{
+	struct tr_events events;
+
+	for (int i = 0; i < argc; i++)
+		c->json |= strcmp(argv[i], "--json") == 0;
+	err->rank = 0;
+	if (tr_events_open(&events, 1, c->json, c->events, NULL) == 0)
+		tr_tell_error(&events, err->code, err);
+	tr_events_close(&events);
+}
+
+/* Says what is wrong before MPI has begun. As a rule all ranks have the same files and flags, so
  * all of them have the same message. mpirun kills the others when rank 0 has ended, so they wait,
  * and only rank 0 prints it. */
-static int complain_first(const struct tr_error *err)
+static int complain_first(struct command *c, int argc, char **argv, struct tr_error *err)
 {
 	const struct timespec nap = { .tv_sec = FIRST_S };
 
 	if (is_other_rank())
 		nanosleep(&nap, NULL);
+	else
+		tell_first(c, argc, argv, err);
 	return complain(err);
 }
 
@@ -281,7 +298,7 @@ static int run(int argc, char **argv, int evaluates)
 	if (rc == 0)
 		rc = c.print_config ? print_config(&c, &err) : tr_setup_check(&c.opts, 0, &err);
 	if (rc < 0 || c.print_config) {
-		status = rc < 0 ? complain_first(&err) : 0;
+		status = rc < 0 ? complain_first(&c, argc, argv, &err) : 0;
 		tr_opts_release(&c.opts);
 		return status;
 	}
