@@ -74,6 +74,8 @@ LAYOUTS = (
     ("zero2-dp2pp2", 4, "mesh: {dp: 2, pp: 2}, zero: 2, zero-form: flat, schedule: interleaved, "
      "chunks: 2, overlap: true, link-us: 10, link-gbps: 20"))
 
+SIX = ("one", "dp3", "tp4sp", "pp3", "dp2tp2pp2", "zero-tensor")        # in bf16 with Muon, too
+
 
 def text(n, seed):
     """A text of 50 invented words, so that there is something to learn."""
@@ -222,7 +224,7 @@ def masked(w):
 
 def more(options, *others):
     """The options of a layout and further ones."""
-    return ", ".join([options] * bool(options) + list(others))
+    return ", ".join(x for x in (options,) + others if x)
 
 
 def walk(w):
@@ -282,7 +284,7 @@ def walk(w):
 def mixed(w):
     """Six layouts train in bf16 with Muon, and each goes on from the checkpoint of another one."""
     kind = "dtype: bf16, optimizer: muon, save-every: 0, warmup: 0"
-    six = [x for x in LAYOUTS if x[0] in ("one", "dp3", "tp4sp", "pp3", "dp2tp2pp2", "zero-tensor")]
+    six = [x for x in LAYOUTS if x[0] in SIX]
     jobs = w.walk([("mixed-" + name, ranks, more(options, kind, "steps: 2"))
                    for name, ranks, options in six])
     want = jobs["mixed-one"].trace()
@@ -402,6 +404,26 @@ def averages(w):
                    "a run that begins to have an average says so", changed, after.err)
 
 
+def printed(w):
+    """What --print-config prints reproduces the run."""
+    flags = ["--mesh", "tp=2", "--sp", "--steps", "3", "--dtype", "bf16", "--lr=0.003", "--warmup",
+             "1", "--ema", "0", "--stages", "5"]
+    first = w.train(2, "first", *flags)
+    texts = []
+    for path, args in ((w.config, flags + ["--run", w.run("it's: a #run")]),
+                       (w.run("printed.yaml"), [])):
+        done = subprocess.run([w.program, "run", path, "--print-config"] + args, text=True,
+                              cwd=ROOT, capture_output=True)
+        texts.append(done.stdout)
+        with open(w.run("printed.yaml"), "w", encoding="utf-8") as f:
+            f.write(done.stdout)
+    again = train(w.program, w.mpirun, 2, w.run("printed.yaml"))
+    w.claims.check(texts[0] == texts[1] and "mesh: {dp: 1, tp: 2, pp: 1}" in texts[0] and
+                   first.status == again.status == 0 and len(first.trace()) == 3 and
+                   first.trace() == again.trace() and os.path.isdir(w.run("it's: a #run")),
+                   "the options that are printed reproduce the run", *texts, again.err)
+
+
 def refused(w):
     for ranks, args, words in (
             (2, ["--mesh", "tp=2", "--virtual", "dp=12"], ("mesh tp=2", "virtual tp=1")),
@@ -419,43 +441,56 @@ def refused(w):
                        "%s is refused" % " ".join(map(str, args)), job.status, job.err)
 
 
+def killed(w, ranks, config, run, rng, *args):
+    """A job whose ranks are killed at a drawn moment after the first or the second step, so that
+    there are steps left for three kills."""
+    process = subprocess.Popen(command(w.program, w.mpirun, ranks, config, "--run", w.run(run),
+                                       "--save-every", "1", *args),
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                               start_new_session=True, cwd=ROOT)
+    out, moment = "", rng.randint(1, 2)
+    for line in process.stdout:
+        out += line
+        if '"event":"step"' in line and out.count('"event":"step"') == moment:
+            time.sleep(rng.random() * 0.02)
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    rest = subprocess.run(["pgrep", "-f", w.run(run)], capture_output=True, text=True)
+    for pid in rest.stdout.split():
+        try:
+            os.kill(int(pid), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    return Job(process.returncode, out, "")
+
+
 def kill(w, want, seed):
-    """Kills jobs at a drawn moment. The next job, in another layout, resumes, until all steps are
-    done. All of them set ZeRO 1; where dp is 1, it is the same as 0."""
+    """Kills three jobs. The next one, in another layout, resumes. All of them set ZeRO 1; where dp
+    is 1, it is the same as 0."""
     rng = random.Random(seed)
-    meshes = ["tp=2", "dp=2,pp=2", "pp=3", "dp=2,tp=2", "dp=1", "tp=2,pp=2", "dp=3", "pp=2"]
-    steps, kills = {}, 0
-    for mesh in meshes:
+    jobs = []
+    for mesh in ("tp=2", "dp=2,pp=2", "pp=3", "dp=2,tp=2"):
         ranks = math.prod(int(axis[3:]) for axis in mesh.split(","))
-        process = subprocess.Popen(command(w.program, w.mpirun, ranks, w.config, "--run",
-                                           w.run("killed"), "--save-every", "1", "--mesh", mesh,
-                                           "--zero", "1", "--zero-form", "flat"),
-                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                                   start_new_session=True, cwd=ROOT)
-        out = ""
-        moment = rng.randint(1, 2)      # so that there are steps left for three kills
-        for line in process.stdout:
-            out += line
-            if out.count('"event":"step"') == moment and kills < 3:
-                time.sleep(rng.random() * 0.02)
-                kills += 1
-                os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for step, x in Job(0, out, "").trace().items():
-            if steps.setdefault(step, x) != x:
-                w.claims.check(False, "seed %d: a step is computed again with other bits" % seed)
-        if process.returncode == 0:
-            break
-        rest = subprocess.run(["pgrep", "-f", w.run("killed")], capture_output=True, text=True)
-        for pid in rest.stdout.split():
-            try:
-                os.kill(int(pid), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-    w.claims.check(steps == want and kills == 3,
-                   "seed %d: after %d kills the steps are those of a run that was not killed" %
-                   (seed, kills), sorted(steps))
+        args = ["--mesh", mesh, "--zero", "1", "--zero-form", "flat"]
+        if len(jobs) < 3:
+            jobs.append(killed(w, ranks, w.config, "killed", rng, *args))
+        else:
+            jobs.append(w.train(ranks, "killed", "--save-every", "1", *args))
+    w.claims.check([job.status == 0 for job in jobs] == [False] * 3 + [True] and
+                   goes_on(jobs) == want,
+                   "seed %d: after 3 kills the steps are those of a run that was not killed" % seed,
+                   *[(job.status, sorted(job.trace())) for job in jobs])
     checkpoints(w, STEPS, "killed", "one12")
+
+
+def goes_on(jobs):
+    """The steps of jobs of one run, or None if a step that was computed twice has other bits."""
+    steps = {}
+    for job in jobs:
+        for step, x in job.trace().items():
+            if steps.setdefault(step, x) != x:
+                return None
+    return steps
 
 
 def readers(w, want):
@@ -539,19 +574,22 @@ def environ(pid):
         return f.read().split("\0")
 
 
-def unset(w):
-    """Without virtual the bits depend on the layout, and a resume in the same layout has them."""
+def unset(w, seed):
+    """Without virtual the bits depend on the layout, and a resume in the same layout has them, also
+    after a kill."""
     with open(w.config, encoding="ascii") as f:
         config = f.read()
     with open(w.run("unset.yaml"), "w", encoding="ascii") as f:
         f.write(config.replace("virtual: {dp: 12, tp: 4}\n", ""))
     whole = train(w.program, w.mpirun, 2, w.run("unset.yaml"), "--run", w.run("unset"),
                   "--mesh", "tp=2")
-    part = train(w.program, w.mpirun, 2, w.run("unset.yaml"), "--run", w.run("unset2"),
-                 "--mesh", "tp=2", "--resume", w.run("unset") + "@4")
-    want = {s: x for s, x in whole.trace().items() if s > 4}
-    w.claims.check(whole.status == 0 and len(want) == 4 and part.trace() == want,
-                   "without virtual a resume in the same layout has the same bits", part.err)
+    first = killed(w, 2, w.run("unset.yaml"), "unset2", random.Random(seed), "--mesh", "tp=2")
+    then = train(w.program, w.mpirun, 2, w.run("unset.yaml"), "--run", w.run("unset2"),
+                 "--mesh", "tp=2")
+    w.claims.check(whole.status == 0 and len(whole.trace()) == STEPS and first.status != 0 and
+                   len(then.trace()) > 1 and goes_on([first, then]) == whole.trace(),
+                   "seed %d: without virtual a resume in the same layout has the same bits, after "
+                   "a kill" % seed, first.status, then.err)
     other = train(w.program, w.mpirun, 1, w.run("unset.yaml"), "--run", w.run("unset3"))
     pairs = [(a["loss"], b["loss"]) for a, b in zip(whole.of("step"), other.of("step"))]
     w.claims.check(len(pairs) == STEPS and all(abs(a - b) < 1e-4 * a for a, b in pairs),
@@ -627,11 +665,12 @@ def main():
         mixed(w)
         want = resumes(w)
         averages(w)
+        printed(w)
         refused(w)
         readers(w, want)
         opened(w)
         stopped(w)
-        unset(w)
+        unset(w, seed)
         kill(w, want, seed)
         ends(w)
         epochs(w)
