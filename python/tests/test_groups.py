@@ -3,7 +3,7 @@
 """Groups over torch.distributed (gloo) and mpi4py, each rank a process. Prints TAP.
 
 usage: test_groups.py                       tries all claims
-       test_groups.py KIND RANK RANKS FOLDER ACT   one rank; started by this program
+       test_groups.py KIND RANKS FOLDER ACTS       one rank; started by this program
 """
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import subprocess
 import sys
 from typing import Any
 
+import launched
 import tap
 import sheaf
 from sheaf import memory
@@ -154,9 +155,8 @@ class Failing:
         self.ops.allreduce(x, op, min(timeout, 3))
 
 
-def one_rank(kind: str, rank: str, ranks: str, at: str, acts: str) -> None:
-    if kind == "mpi":
-        rank = os.environ["OMPI_COMM_WORLD_RANK"]
+def one_rank(kind: str, ranks: str, at: str, acts: str) -> None:
+    rank = os.environ["OMPI_COMM_WORLD_RANK" if kind == "mpi" else "RANK"]
     group = make(kind, int(rank), int(ranks), at)
     for act in acts.split(","):
         if act == "destroyed":
@@ -177,17 +177,11 @@ def one_rank(kind: str, rank: str, ranks: str, at: str, acts: str) -> None:
 def gloo(ranks: int, acts: str) -> None:
     """Runs that many processes, and shows what those have said that went wrong."""
     with tap.folder() as at:
-        started = [subprocess.Popen([sys.executable, "-B", __file__, "gloo", str(r), str(ranks),
-                                     at, acts], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                    text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
-                   for r in range(ranks)]
-        try:
-            said = [p.communicate(timeout=100)[0] for p in started]
-        finally:
-            for p in started:
-                p.kill()
-        bad = [s for p, s in zip(started, said) if p.returncode or "done" not in s]
-        assert not bad, "\n".join(bad)
+        with launched.Job(ranks, at, os.path.abspath(__file__), "gloo", str(ranks), at,
+                          acts) as job:
+            codes = job.wait()
+            said = list(map(job.said, range(ranks)))
+        assert not any(codes) and all("done" in s for s in said), (codes, said)
 
 
 @tap.needs("torch", "numpy")
@@ -216,7 +210,7 @@ def test_mpi4py() -> None:
         raise tap.Skip("no mpirun")
     with tap.folder() as at:
         done = subprocess.run([mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "3",
-                               sys.executable, "-B", __file__, "mpi", "-", "3", at,
+                               sys.executable, "-B", __file__, "mpi", "3", at,
                                "operations,round_trip"], capture_output=True, text=True,
                               stdin=subprocess.DEVNULL, timeout=100)
         assert done.returncode == 0 and done.stdout.count("done") == 3, done.stdout + done.stderr

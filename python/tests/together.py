@@ -32,6 +32,8 @@ def import_torch() -> None:
         import torch.distributed.fsdp
         import torch.distributed.tensor.parallel
         import sheaf.dcp                # noqa: F401
+        if tap.there("transformers"):
+            import transformers.models.qwen2.modeling_qwen2
 
 
 def program(name: str, arguments: list[str], out: int) -> None:
