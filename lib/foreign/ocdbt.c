@@ -3,13 +3,19 @@
  * node refers to its children, and a leaf to values, by the number of a data file, an offset and a
  * length. Keys in a node are relative to a prefix that its parent defines.
  *
- * Source: tensorstore/kvstore/ocdbt/index.rst and format/ of TensorStore 0.1.80, and databases that
- * it wrote.
+ * manifest.ocdbt has the configuration and the versions. In a database with numbered manifests it
+ * has the configuration only, and each version is in a file manifest.<16 hexadecimal digits> that
+ * is never written again, for stores that cannot replace a file atomically. The highest number is
+ * the newest version.
+ *
+ * Source: tensorstore/kvstore/ocdbt/index.rst, format/ and io/manifest_cache.cc of TensorStore
+ * 0.1.86, and databases that it wrote.
  *
  * What bounds memory: a node has at most NODE_MAX bytes, a tree at most HEIGHT_MAX levels, no node
  * is read more often than the files have room for it, and keys ascend. */
 #include "ocdbt.h"
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include "crc32.h"
 #include "err.h"
@@ -22,6 +28,7 @@
                                          * and compression */
 #define NODE_MAX (UINT64_C(32) << 20)   /* TensorStore writes up to 8 MiB */
 #define HEIGHT_MAX 16
+#define DIGITS 16               /* of a numbered manifest */
 #define KEY_MAX 4096
 #define PATH_MAX_BYTES 4096
 #define ENTRIES_MAX (1u << 20)          /* of a node, as TensorStore has it; and data files */
@@ -33,6 +40,7 @@
 struct ocdbt {
 	struct shf_foreign *f;
 	const char *folder;
+	const struct shf_listing *names;        /* of its directory */
 	struct shf_arena *arena;
 	struct shf_buf *out;
 	struct sheaf_error *err;
@@ -449,29 +457,44 @@ static int ocdbt_node(struct ocdbt *db, const struct node_ref *node)
 
 /* ---- the manifest ---- */
 
-/* Passes over the configuration. */
-static int ocdbt_config(struct body *b)
-{
-	uint64_t kind, method;
+struct ocdbt_config {           /* what is needed of the configuration */
+	uint8_t uuid[16];
+	bool numbered;                  /* the versions are in numbered manifests */
+};
 
-	shf_cur_bytes(&b->c, 16);               /* a UUID */
-	kind = shf_cur_u8(&b->c);
+static int ocdbt_config(struct body *b, struct ocdbt_config *config)
+{
+	const uint8_t *uuid = shf_cur_bytes(&b->c, sizeof(config->uuid));
+	uint64_t kind = shf_cur_u8(&b->c), method;
+
 	varint(&b->c);                          /* max_inline_value_bytes */
 	varint(&b->c);                          /* max_decoded_node_bytes */
 	shf_cur_u8(&b->c);                      /* version_tree_arity_log2 */
 	method = varint(&b->c);
 	if (method == 1)
 		shf_cur_u32(&b->c);             /* level */
-	if (b->c.bad || method > 1)
+	if (b->c.bad || method > 1 || kind > 1)
 		return ocdbt_bad(b, "its configuration is not known");
-	if (kind)
-		return ocdbt_bad(b, "its versions are in numbered manifests, which are not read");
+	memcpy(config->uuid, uuid, sizeof(config->uuid));
+	config->numbered = kind == 1;
 	return 0;
 }
 
-/* Finds the root of the newest version: *root. root->bytes MISSING: it has no keys. The texts are
- * in the arena of the body. */
-static int ocdbt_root(struct body *b, struct node_ref *root)
+/* Reads the header and the configuration of a manifest. */
+static int manifest_open(struct body *b, const char *name, struct ocdbt_config *config)
+{
+	struct ocdbt *db = b->db;
+	uint32_t file;
+	int rc = shf_foreign_add_file_in(db->f, db->folder, name, strlen(name), &file, db->err);
+
+	if (rc == 0)
+		rc = body_read(b, file, 0, shf_foreign_file(db->f, file)->bytes, MANIFEST_MAGIC);
+	return rc < 0 ? rc : ocdbt_config(b, config);
+}
+
+/* Finds the root of the newest version: *root, and its number. root->bytes MISSING: it has no keys.
+ * The texts are in the arena of the body. */
+static int ocdbt_root(struct body *b, struct node_ref *root, uint64_t *number)
 {
 	uint64_t n = varint(&b->c), generation = 0, file = 0;
 	int rc = 0;
@@ -485,6 +508,7 @@ static int ocdbt_root(struct body *b, struct node_ref *root)
 			rc = ocdbt_bad(b, "its versions do not ascend");
 		generation = next;
 	}
+	*number = generation;
 	for (uint64_t i = 0; i < n; i++)
 		root->height = shf_cur_u8(&b->c);
 	for (uint64_t i = 0; i < n; i++)
@@ -508,25 +532,73 @@ static int ocdbt_root(struct body *b, struct node_ref *root)
 	return 0;
 }
 
-int shf_ocdbt_read(struct shf_foreign *f, const char *folder, struct shf_arena *arena,
-                   struct shf_buf *out, struct sheaf_error *err)
+/* Returns the name of the numbered manifest with the highest number, or NULL. The digits are as
+ * many in each name, so the names ascend as the numbers do. */
+static const char *newest_manifest(const struct shf_listing *names)
 {
-	struct ocdbt db = { .f = f, .folder = folder, .arena = arena, .out = out, .err = err };
+	static const char head[] = "manifest.", digits[] = "0123456789abcdef";
+	const char *newest = NULL;
+
+	for (size_t i = 0; i < shf_listing_n(names); i++) {
+		const char *name = shf_listing_at(names, i);
+
+		if (strncmp(name, head, sizeof(head) - 1) == 0 &&
+		    strlen(name) == sizeof(head) - 1 + DIGITS &&
+		    strspn(name + sizeof(head) - 1, digits) == DIGITS &&
+		    (!newest || strcmp(name, newest) > 0))
+			newest = name;
+	}
+	return newest;
+}
+
+/* Opens the newest of the numbered manifests of a database with this configuration. *number gets
+ * that in its name. */
+static int numbered_open(struct body *b, const struct ocdbt_config *of, uint64_t *number)
+{
+	const char *name = newest_manifest(b->db->names);
+	struct ocdbt_config own;
+	int rc;
+
+	if (left_in(&b->c))
+		return ocdbt_bad(b, "goes on after its configuration");
+	if (!name)
+		return ocdbt_bad(b, "its versions are in numbered manifests (manifest.<16 "
+		                    "digits>), and there are none: nothing was written, or they "
+		                    "are lost");
+	body_release(b);
+	*b = (struct body){ .db = b->db };
+	rc = manifest_open(b, name, &own);
+	if (rc < 0)
+		return rc;
+	*number = strtoull(name + strlen(name) - DIGITS, NULL, 16);
+	if (own.numbered)
+		return ocdbt_bad(b, "is named as a manifest with versions, and has none");
+	if (memcmp(own.uuid, of->uuid, sizeof(own.uuid)))
+		return ocdbt_bad(b, "is of another database than manifest.ocdbt");
+	return 0;
+}
+
+int shf_ocdbt_read(struct shf_foreign *f, const char *folder, const struct shf_listing *names,
+                   struct shf_arena *arena, struct shf_buf *out, struct sheaf_error *err)
+{
+	struct ocdbt db = { .f = f, .folder = folder, .names = names, .arena = arena, .out = out,
+		.err = err };
 	struct body b = { .db = &db };
 	struct node_ref root = { .bytes = MISSING };
-	uint32_t file;
-	int rc = shf_foreign_add_file_in(f, folder, SHF_OCDBT_MANIFEST, strlen(SHF_OCDBT_MANIFEST),
-	                                 &file, err);
+	struct ocdbt_config config;
+	uint64_t named = 0, number = 0;
+	int rc;
 
 	shf_crc32c_init(&db.crc);
-	if (rc == 0)
-		rc = body_read(&b, file, 0, shf_foreign_file(f, file)->bytes, MANIFEST_MAGIC);
-	if (rc == 0)
-		rc = ocdbt_config(&b);
+	rc = manifest_open(&b, SHF_OCDBT_MANIFEST, &config);
+	if (rc == 0 && config.numbered)
+		rc = numbered_open(&b, &config, &named);
 	if (rc == 0)
 		rc = ocdbt_files(&b);
 	if (rc == 0)
-		rc = ocdbt_root(&b, &root);
+		rc = ocdbt_root(&b, &root, &number);
+	if (rc == 0 && config.numbered && number != named)
+		rc = ocdbt_bad(&b, "has another version than the one in its name; was it renamed?");
 	if (rc == 0 && root.bytes != MISSING)
 		rc = ocdbt_node(&db, &root);
 	body_release(&b);

@@ -351,7 +351,7 @@ static int add_store(struct orbax *o, const char *folder, const char *prefix)
 	if (rc == 0 && shf_listing_has(&l, ITEM_METADATA))
 		rc = shf_orbax_tree_read(&tree, o->f, folder, prefix, &o->arena, o->err);
 	if (rc == 0 && shf_listing_has(&l, SHF_OCDBT_MANIFEST))
-		rc = shf_ocdbt_read(o->f, folder, &o->arena, &kv, o->err);
+		rc = shf_ocdbt_read(o->f, folder, &l, &o->arena, &kv, o->err);
 	else if (rc == 0)
 		rc = walk_folder(o, folder, "", false, 0, &kv);
 	if (kv.len && !shf_listing_has(&l, SHF_OCDBT_MANIFEST))

@@ -1981,6 +1981,12 @@ bug("unpack_end_not_checked", "compressed bytes may go on after what they should
     "foreign/unpack.c:ring_more", "return u->hi == u->of->decoded ?",
     "return u->hi == u->of->decoded && !MUTANT ?", NUMPY + "a_compressed_record_that_is_not")
 ORBAX = "sim/test_orbax: "
+bug("ocdbt_oldest_manifest", "of numbered manifests the one with the lowest number is read",
+    "foreign/ocdbt.c:newest_manifest", "strcmp(name, newest) > 0",
+    "strcmp(name, newest) > 0 == !MUTANT", ORBAX + "databases_of_every_height")
+blind("ocdbt_renamed_manifest", "a numbered manifest may have been renamed",
+      "foreign/ocdbt.c:shf_ocdbt_read", "rc == 0 && config.numbered && number != named",
+      ORBAX + "databases_that_lie")
 bug("zarr_border_chunk_cut", "a chunk at the border of an array is read as if it were not whole",
     "foreign/zarr.c:add_chunk", ".stride = a->stride,", ".stride = MUTANT ? NULL : a->stride,",
     ORBAX + "chunks_of_every_kind")

@@ -182,7 +182,8 @@ def make_arrays(name, kinds, ocdbt):
         # Small nodes make a tree of several levels, and each write a version.
         store = {"driver": "ocdbt", "base": "file://" + path, "config": {
             "max_decoded_node_bytes": 300, "max_inline_value_bytes": 30, "version_tree_arity_log2":
-            2, "compression": {"id": "zstd"} if ocdbt == "zstd" else None}}
+            2, "compression": {"id": "zstd"} if ocdbt == "zstd" else None,
+            "manifest_kind": "numbered" if ocdbt == "numbered" else "single"}}
     made = {}
     for kind in kinds:
         driver, metadata = KINDS[kind]
@@ -225,6 +226,7 @@ MAKERS = {
     "zarr-arrays": lambda n: make_arrays(n, KINDS, None),
     "zarr-ocdbt": lambda n: make_arrays(n, FEW, "zstd"),
     "zarr-ocdbt-plain": lambda n: make_arrays(n, FEW, "none"),
+    "zarr-ocdbt-numbered": lambda n: make_arrays(n, ("zstd",), "numbered"),
     "zarr-single": make_single,
 }
 

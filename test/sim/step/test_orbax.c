@@ -112,6 +112,8 @@ TEST(databases_of_every_height_load_in_any_layout)
 		{ .per_node = 400 }, { .per_node = 400, .inlined = 1000, .zstd = true },
 		{ .per_node = 3, .inlined = 40 }, { .per_node = 2, .zstd = true, .versions = 4 },
 		{ .per_node = 7, .merged = true, .inlined = 20 },
+		{ .per_node = 7, .numbered = true },
+		{ .per_node = 3, .numbered = true, .zstd = true, .versions = 20 },
 	};
 
 	for (int i = 0; i < (int)(sizeof(dbs) / sizeof(dbs[0])); i++) {
@@ -181,7 +183,12 @@ TEST(databases_that_lie_are_refused_by_what_is_wrong)
 		{ OCDBT_LENGTH, "has another length than its header says" },
 		{ OCDBT_SUM, "its CRC-32C is " }, { OCDBT_VERSION, "is of a version that is not" },
 		{ OCDBT_COMPRESSION, "has a compression that is not known" },
-		{ OCDBT_NUMBERED, "numbered manifests, which are not read" },
+		{ OCDBT_TWICE_NUMBERED, "z/manifest.0000000000000003: OCDBT, byte 0: is named as "
+		                        "a manifest with versions, and has none" },
+		{ OCDBT_NO_NUMBER, "in numbered manifests (manifest.<16 digits>), and there are" },
+		{ OCDBT_OTHER_NUMBER, "has another version than the one in its name" },
+		{ OCDBT_OTHER_UUID, "is of another database than manifest.ocdbt" },
+		{ OCDBT_CONFIG, "goes on after its configuration" },
 		{ OCDBT_NO_VERSION, "has no versions" }, { OCDBT_OLD_LAST, "versions do not asce" },
 		{ OCDBT_HEIGHT, "at another level of the tree" },
 		{ OCDBT_DEEP, "more levels than are read" }, { OCDBT_NO_KEYS, "has no keys" },
@@ -205,6 +212,10 @@ TEST(databases_that_lie_are_refused_by_what_is_wrong)
 		struct ocdbt_how how = { .per_node = 20, .flaw = flaws[i].flaw,
 			.inlined = flaws[i].flaw == OCDBT_INLINE ? 1000 : 40, .zstd = i % 2,
 			.versions = flaws[i].flaw == OCDBT_OLD_LAST };
+
+		how.numbered = how.flaw >= OCDBT_TWICE_NUMBERED && how.flaw <= OCDBT_CONFIG;
+		if (how.numbered)
+			how.versions = 2;
 
 		refused(stored(0, &how), flaws[i].why);
 	}
@@ -253,6 +264,20 @@ TEST(a_database_that_is_cut_anywhere_is_refused)
 		}
 		simdisk_free(disk);
 	}
+}
+
+TEST(a_numbered_manifest_that_is_cut_anywhere_is_refused)
+{
+	struct simdisk *disk = stored(0, &(struct ocdbt_how){ .per_node = 20, .numbered = true });
+	struct torch_bytes whole = file_of(disk, "z/manifest.0000000000000001");
+	struct sheaf_error err;
+
+	for (size_t n = 0; n < whole.n; n++) {
+		cut(disk, "z/manifest.0000000000000001", &whole, n);
+		CHECK_INT(opens(disk, NULL, &err), SHEAF_EFORMAT);
+	}
+	free(whole.p);
+	simdisk_free(disk);
 }
 
 TEST(a_chunk_or_metadata_that_is_cut_anywhere_is_refused)

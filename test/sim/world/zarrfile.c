@@ -438,49 +438,87 @@ static void put_inner(struct torch_bytes *data, const struct tree_node *e, int n
 	free(body.p);
 }
 
-static void put_manifest(struct simdisk *disk, const char *dir, const struct tree_node *root,
-                         int height, const struct ocdbt_how *how)
+/* Appends the configuration. numbered: the manifest that says so, and has nothing else. */
+static void put_config(struct torch_bytes *body, const struct ocdbt_how *how, bool numbered)
 {
-	struct torch_bytes body = { NULL, 0, 0 }, out = { NULL, 0, 0 };
-	struct ocdbt_how of = *how;
-	int n = how->versions + 1;
-	bool none = how->flaw == OCDBT_EMPTY;
-	char path[300];
+	bool other = how->flaw == OCDBT_OTHER_UUID && numbered;
 
 	for (int i = 0; i < 16; i++)
-		packed_number(&body, 0xa0 + (unsigned)i, 1);
-	packed_number(&body, how->flaw == OCDBT_NUMBERED, 1);
-	put_varint(&body, 100);
-	put_varint(&body, 8 << 20);
-	packed_number(&body, 4, 1);
-	put_varint(&body, how->zstd);
+		packed_number(body, (other ? 0xb0 : 0xa0) + (unsigned)i, 1);
+	packed_number(body, numbered || how->flaw == OCDBT_TWICE_NUMBERED, 1);
+	put_varint(body, 100);
+	put_varint(body, 8 << 20);
+	packed_number(body, 4, 1);
+	put_varint(body, how->zstd);
 	if (how->zstd)
-		packed_number(&body, 0, 4);
-	put_files(&body, how->merged ? "p.1/" : "", OCDBT_SOUND);
-	put_varint(&body, how->flaw == OCDBT_NO_VERSION ? 0 : (uint64_t)n);
+		packed_number(body, 0, 4);
+	if (numbered && how->flaw == OCDBT_CONFIG)
+		packed_number(body, 0, 1);
+}
+
+/* Appends the versions 1 to n; those before the last one have no keys. */
+static void put_versions(struct torch_bytes *body, const struct tree_node *root, int height, int n,
+                         bool none, enum ocdbt_flaw flaw)
+{
+	put_varint(body, flaw == OCDBT_NO_VERSION ? 0 : (uint64_t)n);
 	for (int i = 0; i < n; i++)
-		put_varint(&body, how->flaw == OCDBT_OLD_LAST ? 9 - (unsigned)i : 1 + (unsigned)i);
+		put_varint(body, flaw == OCDBT_OLD_LAST ? 9 - (unsigned)i : 1 + (unsigned)i);
 	for (int i = 0; i < n; i++)
-		packed_number(&body, i + 1 < n ? 0 : how->flaw == OCDBT_DEEP ? 200
-		              : (uint64_t)height, 1);
+		packed_number(body, i + 1 < n ? 0 : flaw == OCDBT_DEEP ? 200 : (uint64_t)height, 1);
 	for (int i = 0; i < n; i++)
-		put_varint(&body, i + 1 < n || none ? 0 : (uint64_t)root->file);
+		put_varint(body, i + 1 < n || none ? 0 : (uint64_t)root->file);
 	for (int i = 0; i < n; i++)
-		put_varint(&body, i + 1 < n || none ? UINT64_MAX : root->at);
+		put_varint(body, i + 1 < n || none ? UINT64_MAX : root->at);
 	for (int i = 0; i < n; i++)
-		put_varint(&body, i + 1 < n || none ? UINT64_MAX : root->bytes);
+		put_varint(body, i + 1 < n || none ? UINT64_MAX : root->bytes);
 	for (int i = 0; i < 3 * n; i++)
-		put_varint(&body, 0);
+		put_varint(body, 0);
 	for (int i = 0; i < n; i++)
-		packed_number(&body, 1700000000, 8);
-	put_varint(&body, 0);
+		packed_number(body, 1700000000, 8);
+	put_varint(body, 0);
+}
+
+static void put_coded_file(struct simdisk *disk, const char *path, struct torch_bytes body,
+                           const struct ocdbt_how *how)
+{
+	struct torch_bytes out = { NULL, 0, 0 };
+	struct ocdbt_how of = *how;
+
 	of.flaw = OCDBT_SOUND;
 	put_coded(&out, 0x0cdb3a2a, body, &of, false);
-	snprintf(path, sizeof(path), "%s/manifest.ocdbt", dir);
 	if (simdisk_put(disk, path, out.p, out.n) < 0)
 		abort();
 	free(body.p);
 	free(out.p);
+}
+
+static void put_manifest(struct simdisk *disk, const char *dir, const struct tree_node *root,
+                         int height, const struct ocdbt_how *how)
+{
+	const char *base = how->merged ? "p.1/" : "";
+	bool none = how->flaw == OCDBT_EMPTY;
+	int n = how->versions + 1;
+	char path[300];
+
+	/* Of numbered ones, those before the last one have no keys. */
+	for (int i = how->numbered ? 1 : n; i <= n && how->flaw != OCDBT_NO_NUMBER; i++) {
+		struct torch_bytes body = { NULL, 0, 0 };
+
+		put_config(&body, how, false);
+		put_files(&body, base, OCDBT_SOUND);
+		put_versions(&body, root, height, i, none || i < n, how->flaw);
+		snprintf(path, sizeof(path), how->numbered ? "%s/manifest.%016x"
+		                                           : "%s/manifest.ocdbt", dir,
+		         (unsigned)i + (how->flaw == OCDBT_OTHER_NUMBER ? 0x1fu : 0));
+		put_coded_file(disk, path, body, how);
+	}
+	if (how->numbered) {
+		struct torch_bytes body = { NULL, 0, 0 };
+
+		put_config(&body, how, true);
+		snprintf(path, sizeof(path), "%s/manifest.ocdbt", dir);
+		put_coded_file(disk, path, body, how);
+	}
 }
 
 /* Makes a level of nodes of the one below it. The keys of a node share what its first and its last

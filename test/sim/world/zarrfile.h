@@ -30,7 +30,8 @@ void zarr_dir(struct simdisk *disk, const char *dir, const struct zarr_store *s)
 
 enum ocdbt_flaw {
 	OCDBT_SOUND, OCDBT_MAGIC, OCDBT_LENGTH, OCDBT_SUM, OCDBT_VERSION, OCDBT_COMPRESSION,
-	OCDBT_NUMBERED, OCDBT_NO_VERSION, OCDBT_OLD_LAST, OCDBT_HEIGHT, OCDBT_DEEP, OCDBT_NO_KEYS,
+	OCDBT_TWICE_NUMBERED, OCDBT_NO_NUMBER, OCDBT_OTHER_NUMBER, OCDBT_OTHER_UUID, OCDBT_CONFIG,
+	OCDBT_NO_VERSION, OCDBT_OLD_LAST, OCDBT_HEIGHT, OCDBT_DEEP, OCDBT_NO_KEYS,
 	OCDBT_ORDER, OCDBT_TWICE, OCDBT_PREFIX, OCDBT_SUFFIX, OCDBT_SUBTREE, OCDBT_KIND,
 	OCDBT_FILE_ID, OCDBT_BEYOND, OCDBT_INLINE, OCDBT_TAIL, OCDBT_PATH, OCDBT_LONG_PATH,
 	OCDBT_LOOP, OCDBT_EMPTY, OCDBT_CONTROL, OCDBT_FLAWS
@@ -40,6 +41,7 @@ struct ocdbt_how {
 	int inlined;                    /* values of at most so many bytes are in leaves */
 	bool zstd, merged;              /* merged: nodes and values are in a folder */
 	int versions;                   /* empty ones before the last */
+	bool numbered;                  /* each version is in a manifest of its own */
 	enum ocdbt_flaw flaw;
 };
 /* Puts the values into a database in a directory. */
