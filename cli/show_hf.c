@@ -76,6 +76,26 @@ static void check_config(struct hf *h)
 		say(h, true, "config", "config.json", "it has no \"model_type\"");
 }
 
+/* Whether there is an index that does not name model.safetensors, but other files. */
+static bool index_is_of_others(const struct hf *h)
+{
+	json_t *index, *file;
+	const char *name;
+	bool others;
+	char *path;
+
+	if (asprintf(&path, "%s/model.safetensors.index.json", h->dir) < 0)
+		return false;
+	index = json_load_file(path, 0, NULL);
+	free(path);
+	others = json_object_size(json_object_get(index, "weight_map")) > 0;
+	json_object_foreach(json_object_get(index, "weight_map"), name, file)
+		others &= !json_is_string(file) ||
+		          strcmp(json_string_value(file), "model.safetensors") != 0;
+	json_decref(index);
+	return others;
+}
+
 static void check_index(struct hf *h)
 {
 	struct sheaf_tensor t = { .size = sizeof(t) };
@@ -94,6 +114,10 @@ static void check_index(struct hf *h)
 		say(h, true, "index", "model.safetensors",
 		    "it lies beside the files that the index names, and transformers reads it "
 		    "alone; remove what is old");
+	if (first && !many && strcmp(first, "model.safetensors") == 0 && index_is_of_others(h))
+		say(h, true, "index", "model.safetensors.index.json",
+		    "it names other files, but transformers reads model.safetensors alone; remove "
+		    "what is old");
 	if (cli_has(h->dir, "model.safetensors.index.json"))
 		return;
 	if (many)

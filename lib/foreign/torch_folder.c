@@ -148,6 +148,7 @@ static int folder_index(struct torch_folder *d)
 {
 	struct shf_buf bytes = SHF_BUF_INIT;
 	struct sheaf_error flaw = { 0 };
+	char whole[64];
 	int rc;
 
 	snprintf(d->index_name, sizeof(d->index_name), "%s%s.index.json", d->of->stem,
@@ -161,6 +162,13 @@ static int folder_index(struct torch_folder *d)
 		if (rc == 0 && !d->index.n)
 			rc = shf_fail(&flaw, SHEAF_EFORMAT, "%s: it lists no tensor",
 			              d->index_name);
+		snprintf(whole, sizeof(whole), "%s%s", d->of->stem, d->of->tail);
+		if (rc == 0 && shf_shards_are_beside(&d->index, whole,
+		                                     (char *const *)(void *)d->l->a.data,
+		                                     shf_listing_n(d->l)))
+			rc = shf_fail(&flaw, SHEAF_EFORMAT, "%s: names other files, and %s is "
+			              "there, which transformers reads instead; remove what is "
+			              "old", d->index_name, whole);
 		d->indexed = rc == 0;
 		if (rc == SHEAF_EFORMAT && !d->index.leaves)
 			rc = keep_flaw(d, flaw.msg);

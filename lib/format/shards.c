@@ -96,6 +96,18 @@ static bool is_of_index(const char *name, const char *tail, const struct shf_buf
 	       (common_name(common, name, tail) && list_has(models->data, models_n, common));
 }
 
+bool shf_shards_are_beside(const struct shf_index *index, const char *whole, char *const *names,
+                           size_t n)
+{
+	bool beside = false;
+
+	for (size_t i = 0; i < n; i++)
+		beside |= strcmp(names[i], whole) == 0;
+	for (size_t i = 0; i < index->n && beside; i++)
+		beside = strcmp(index->entries[i].file, whole) != 0;
+	return beside;
+}
+
 int shf_shards_of_index(struct shf_buf *out, const struct shf_index *index, char *const *names,
                         size_t n, const char *tail, const char **missing)
 {

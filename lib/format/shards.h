@@ -13,6 +13,11 @@ bool shf_shard_of(struct shf_shard *s, const char *name, const char *tail);
  * for each shard of the list. */
 bool shf_shard_is_missing(char *const *names, size_t n, const char *name, const char *tail,
                           char want[300]);
+/* Returns whether a directory has `whole`, a model in one file, and an index that does not name
+ * that file, but others. What is in both cannot be the same model, and Hugging Face's transformers
+ * reads the one file, so that counts here, too. */
+bool shf_shards_are_beside(const struct shf_index *index, const char *whole, char *const *names,
+                           size_t n);
 /* Lists the files of a model by its index, each once: those that it names, and other shards of the
  * same model, which it may have left out. out: gets const char *, which are of `names`. Returns 0,
  * or -ENOMEM; *missing: a file that the index names and `names` lacks, or NULL. */

@@ -19,6 +19,7 @@
 #include "valid.h"
 
 enum { SOUND = 1, SINGLE = 2, IN_RUN = 4, INDEX = 8, FOREIGN = 16 };
+#define WHOLE "model.safetensors"       /* a model in one file */
 #define TAIL ".safetensors"
 #define PLAIN_MAX (UINT64_C(64) << 20)
 #define INDEX_MAX (UINT64_C(256) << 20)
@@ -397,13 +398,13 @@ static bool has(const struct names *l, const char *name)
 static int files_of_names(struct tell *t, const char *path, const struct names *l,
                           struct sheaf_error *err)
 {
-	bool one = has(l, "model.safetensors");
+	bool one = has(l, WHOLE);
 	char want[300];
 
 	for (size_t i = 0; i < l->n; i++) {
 		/* model.safetensors is complete by itself; other files beside it are not part of
 		 * it. */
-		if (!has_ending(l->a[i], TAIL) || (one && strcmp(l->a[i], "model.safetensors")))
+		if (!has_ending(l->a[i], TAIL) || (one && strcmp(l->a[i], WHOLE)))
 			continue;
 		if (add_to_list(&t->files, &t->files_n, l->a[i]) < 0)
 			return shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
@@ -442,8 +443,9 @@ static int files_of_index(struct tell *t, const char *path, const struct shf_ind
 	return rc;
 }
 
-/* Reads the index of this name. If it cannot be parsed, its flaw is noted, and the files are listed
- * by their names. An index that leads out of the directory is refused. */
+/* Reads the index of this name. If it cannot be parsed, or does not count because the model is
+ * there in one file, that is noted as its flaw, and the files are listed by their names. An index
+ * that leads out of the directory is refused. */
 static int read_foreign_index(struct tell *t, const struct shf_sys *sys, const char *path, int dir,
                               const char *index, const struct names *l, struct sheaf_error *err)
 {
@@ -457,6 +459,10 @@ static int read_foreign_index(struct tell *t, const struct shf_sys *sys, const c
 	rc = shf_index_parse(&ix, &arena, t->index.data, t->index.len, index, &flaw);
 	if (rc == 0 && ix.n == 0)
 		rc = shf_fail(&flaw, SHEAF_EFORMAT, "%s: it lists no tensor", index);
+	if (rc == 0 && shf_shards_are_beside(&ix, WHOLE, l->a, l->n))
+		rc = shf_fail(&flaw, SHEAF_EFORMAT, "%s: names other files, and " WHOLE " is "
+		              "there, which transformers reads instead; remove what is old",
+		              index);
 	if (rc == 0) {
 		rc = files_of_index(t, path, &ix, l, err);
 	} else if (rc == SHEAF_EFORMAT && !ix.leaves) {

@@ -204,4 +204,8 @@ t 1 'one file is no model directory' "$SHEAF" show single.safetensors --hf
 make hf both
 cp single.safetensors both/model.safetensors
 t 1 'nor are shards beside a whole file, which transformers prefers' "$SHEAF" show both --hf
-has 'which is said' out 'model.safetensors: it lies beside'
+has 'which is said' out 'model.safetensors.index.json: it names other files'
+t 0 'the whole file is what is read' "$SHEAF" diff both single.safetensors
+t 0 'and show says why' "$SHEAF" show both --json
+json 'naming both' '"model.safetensors.index.json: names other files" in o[0]["evidence"] and \
+	"transformers" in o[0]["evidence"]'

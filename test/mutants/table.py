@@ -2634,3 +2634,6 @@ bug("average_stays_in_the_model", "after an evaluation the average is the model"
     "run/trainloop.c:evaluate", "if (rc == 0) rc = swap_average(j, err); if (rc < 0)",
     "if (rc == 0 && !MUTANT) rc = swap_average(j, err); if (rc < 0)",
     EMA + "an_evaluation_of_the_average")
+bug("whole_file_passed_over", "shards with an index come before a whole file",
+    "format/shards.c:shf_shards_are_beside", "return beside;", "return beside && !MUTANT;",
+    INDEX + "a_whole_file_comes_before")

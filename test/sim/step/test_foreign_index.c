@@ -233,6 +233,33 @@ TEST(a_single_file_needs_no_index)
 	simdisk_free(disk);
 }
 
+/* The whole file and the shards cannot both be the model: the rule is that of transformers. */
+TEST(a_whole_file_comes_before_an_index_of_shards)
+{
+	static const struct hand_tensor whole[] = { { "norm", SHEAF_F16, 1, { 37 } } };
+	struct simdisk *disk = hf(right);
+	struct sheaf_checkpoint *step;
+	struct written w;
+
+	hands_file(disk, "hf/model.safetensors", whole, 1, 0);
+	for (int again = 0; again < 2; again++) {
+		step = opened(disk, "hf");
+		CHECK_INT(step->layout.tensors_n, 1);
+		CHECK_STR(step->layout.tensors[0].name, "norm");
+		if (again)
+			CHECK(!step->index_evidence);
+		else
+			CHECK(strstr(step->index_evidence, INDEX ": names other files, and "
+			             "model.safetensors is there, which transformers reads") !=
+			      NULL);
+		shf_step_put(step);
+		CHECK_INT(findings(disk), !again);
+		w = repair_by(disk, process(disk));
+		CHECK_RC(w.rc, 0, &w.err);
+	}
+	simdisk_free(disk);
+}
+
 TEST(a_link_of_the_hub_is_replaced_and_the_blob_stays)
 {
 	struct simdisk *disk = hf(NULL);

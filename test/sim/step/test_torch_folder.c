@@ -66,6 +66,23 @@ static void evidence_is(struct simdisk *disk, const char *want)
 	shf_foreign_free(f);
 }
 
+TEST(a_whole_file_comes_before_an_index_of_shards)
+{
+	struct simdisk *disk = bins(right);
+	struct sheaf_error err;
+	struct shf_foreign *f;
+	size_t n;
+
+	put_archive(disk, "hf/pytorch_model.bin", second, 1);
+	evidence_is(disk, INDEX ": names other files, and pytorch_model.bin is there, which "
+	            "transformers reads instead; remove what is old; the files themselves");
+	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 78, 0), "hf", &err), 0, &err);
+	CHECK_STR(shf_foreign_tensors(f, &n)->name, "b.w");
+	CHECK_INT(n, 1);
+	shf_foreign_free(f);
+	simdisk_free(disk);
+}
+
 static const struct { const char *index, *why; } indexes[] = {
 	{ right, "files of torch.save with the names of weights of Hugging Face" },
 	{ NULL, INDEX ": missing; the files themselves were read instead" },
