@@ -33,11 +33,13 @@ struct shf_foreign_piece {
 	const int64_t *stride;          /* in bytes, >= 0; NULL: row-major without gaps */
 	uint32_t file;                  /* number of the file */
 	uint8_t flip_every, flip_at;    /* as those of a tensor, for the bytes of this piece */
+	uint8_t item_codec;             /* enum shf_codec; see item_bytes */
 	uint64_t at;
 	/* Not 0: the piece is in an item of the file that has a header of its own, which has not
-	 * been read. Then this is the length of the item, `at` is where it begins, the flips are
-	 * not known, and `stride` is for the format. The first read of the piece finds them out and
-	 * sets this to 0. They are guarded by lock. */
+	 * been read. Then this is the length of the item, `at` is where it begins, item_codec says
+	 * how it is compressed as a whole, the flips are not known, and `stride` is for the format.
+	 * The first read of the piece finds out all but item_codec, and `packed` if it is
+	 * compressed, and sets this to 0. They are guarded by lock. */
 	uint64_t item_bytes;
 	/* NULL: `at` is a place in the file. Else it is one in the bytes that the text stands
 	 * for. */
@@ -86,6 +88,7 @@ struct shf_foreign_file {
 struct shf_foreign_item {
 	uint32_t file;
 	bool tensor;                    /* it holds values of a tensor */
+	uint8_t codec;                  /* enum shf_codec; how it is compressed as a whole */
 	uint64_t at, bytes;
 	const char *name;               /* of the value, for sentences; NULL: it is a tensor */
 };
@@ -147,8 +150,8 @@ struct shf_foreign_format {
 	 * already. */
 	int (*open)(struct shf_foreign *f, struct sheaf_error *err);
 	/* Finds out where the items of a piece with item_bytes are. Sets piece->at to where the
-	 * first one begins, piece->flip_every and flip_at, and the strides in bytes. NULL: the
-	 * format has no such pieces. [any thread] */
+	 * first one begins, piece->packed if it has an item_codec, piece->flip_every and flip_at,
+	 * and the strides in bytes. NULL: the format has no such pieces. [any thread] */
 	int (*resolve)(struct shf_foreign *f, const struct shf_foreign_tensor *t,
 	               struct shf_foreign_piece *piece,
 	               int64_t stride[SHF_FOREIGN_DIMS_MAX], struct sheaf_error *err);

@@ -53,8 +53,8 @@ static int piece_get(struct shf_foreign *f, const struct shf_foreign_tensor *t, 
 	pthread_mutex_lock(&f->lock);
 	/* Another thread may have found it out meanwhile, with the same result. */
 	if (all[i].item_bytes) {
-		struct shf_foreign_item item = { all[i].file, true, all[i].at, all[i].item_bytes,
-		                                 NULL };
+		struct shf_foreign_item item = { all[i].file, true, all[i].item_codec, all[i].at,
+		                                 all[i].item_bytes, NULL };
 
 		kept = shf_arena_alloc(&f->resolved, (size_t)t->ndim + 1, sizeof(*kept));
 		shf_buf_add(&f->items, &item, sizeof(item));
@@ -64,6 +64,7 @@ static int piece_get(struct shf_foreign *f, const struct shf_foreign_tensor *t, 
 			all[i].flip_every = out->flip_every;
 			all[i].flip_at = out->flip_at;
 			all[i].stride = kept;
+			all[i].packed = out->packed;
 			all[i].item_bytes = 0;
 		} else {
 			f->items.oom = false;

@@ -14,6 +14,7 @@
 #include "json.h"
 #include "megatron_dir.h"
 #include "torch_dcp.h"
+#include "torch_dcp_item.h"
 #include "torch_zip.h"
 #include "zip_verify.h"
 

@@ -18,10 +18,9 @@
 #include "torch_dcp.h"
 #include "torch_dcp_flat.h"
 #include "torch_dcp_index.h"
-#include "torch_place.h"
+#include "torch_dcp_item.h"
 #include "torch_zip.h"
 #include "valid.h"
-#include "zip_verify.h"
 
 #define BYTES_SHOWN (UINT64_C(64) << 10)        /* byte items up to this size are looked into */
 
@@ -131,15 +130,17 @@ static int dcp_read_file(struct dcp *d, const char *name, int i)
 {
 	const struct shf_pickle_taker taker = { shf_dcp_index_take, &d->index };
 	const struct shf_sys *sys = d->f->in;
-	struct shf_region r = { sys, -1, 0, 0, NULL };
+	struct shf_region r = { .sys = sys, .fd = -1 };
 	struct shf_buf where = SHF_BUF_INIT;
 	struct shf_stat st;
 	int rc;
 
 	shf_buf_addf(&where, "%s/%s", d->f->path, name);
 	shf_buf_u8(&where, 0);
-	if (where.oom)
+	if (where.oom) {
+		shf_buf_release(&where);
 		return dcp_no_memory(d);
+	}
 	r.where = (const char *)where.data;
 	r.fd = shf_sys_open(sys, d->f->dir, name, 0, 0);
 	rc = r.fd < 0 ? r.fd : shf_sys_fstat(sys, r.fd, &st);
@@ -213,6 +214,7 @@ static int dcp_find_chunk(struct dcp *d, const struct shf_dcp_tensor *t, const i
 {
 	const int64_t *start = t->boxes + (size_t)i * 2 * t->width, *count = start + t->width;
 	const struct shf_foreign_file *file;
+	char why[1000];
 	int rc;
 
 	for (int32_t k = 0; k < t->ndim; k++) {
@@ -225,9 +227,11 @@ static int dcp_find_chunk(struct dcp *d, const struct shf_dcp_tensor *t, const i
 	if (!*e)
 		return dcp_bad(d, t->name, t->name_n, dcp_is_twice(t, i) ? "has a chunk twice"
 		                                      : "has a chunk that is in no file");
-	if ((*e)->transformed)
-		return dcp_bad(d, t->name, t->name_n, "is stored through a transformation (such as "
-		               "zstd), which is not read");
+	if (shf_dcp_index_unknown(&d->index, *e)) {
+		snprintf(why, sizeof(why), "is stored through a transformation that is not read: "
+		         "%s", shf_dcp_index_unknown(&d->index, *e));
+		return dcp_bad(d, t->name, t->name_n, why);
+	}
 	rc = shf_foreign_add_file(d->f, (*e)->path, (*e)->path_n, number, d->err);
 	if (rc < 0)
 		return rc;
@@ -252,6 +256,7 @@ static int dcp_add_chunk(struct dcp *d, const struct shf_dcp_tensor *t,
 		return shf_dcp_flat_add(d->f, x, t, i, p.file, e, d->err);
 	p.at = e->at;
 	p.item_bytes = e->bytes;
+	p.item_codec = (uint8_t)shf_dcp_codec(e);
 	shf_buf_add(&d->f->pieces, &p, sizeof(p));
 	return d->f->pieces.oom ? dcp_no_memory(d) : 1;
 }
@@ -307,14 +312,6 @@ static int dcp_joined_order(const void *a, const void *b)
 	return c ? c : (x->i > y->i) - (x->i < y->i);
 }
 
-/* Adds the item that a piece is in to the list. */
-static void dcp_add_item(struct shf_buf *items, const struct shf_foreign_piece *p)
-{
-	struct shf_foreign_item item = { p->file, true, p->at, p->item_bytes, NULL };
-
-	shf_buf_add(items, &item, sizeof(item));
-}
-
 /* Of the last *n pieces, keeps those of the lowest rank that has a box, and drops the same box of
  * other ranks: they have it, too, if the tensor is replicated. What is dropped is still an item
  * that is verified. ends: for each rank, where its pieces end. */
@@ -339,7 +336,7 @@ static int dcp_join(struct dcp *d, const size_t *ends, size_t *n, int ndim)
 		}
 		for (size_t i = 0; i < *n; i++) {
 			if (drop[i])
-				dcp_add_item(&d->f->items, &p[i]);
+				shf_dcp_list_item(&d->f->items, &p[i]);
 			else
 				p[left++] = p[i];
 		}
@@ -426,16 +423,34 @@ static int dcp_add_tensor(struct dcp *d, const struct shf_dcp_tensor *t, size_t 
 	return rc < 0 ? rc : dcp_list_tensor(d, t, &x);
 }
 
+/* Appends a value that is no tensor to *text, if it is a small and plain one. */
+static int dcp_read_bytes(struct dcp *d, const struct shf_foreign_item *of, struct shf_buf *text)
+{
+	struct shf_torch_zip zip = { 0 };
+	struct shf_dcp_item item;
+	struct sheaf_error own;
+	int rc = shf_dcp_item_open(&item, d->f, of, BYTES_SHOWN, &own);
+
+	if (rc == 0)
+		rc = shf_torch_zip_open(&zip, &item.region, &own);
+	if (rc == 0)
+		shf_walk_scalar(text, zip.pickle.root);
+	shf_torch_zip_release(&zip);
+	shf_dcp_item_end(&item);
+	if (rc == 0 || rc == SHEAF_EFORMAT)     /* what is not read is noted */
+		return 0;
+	*d->err = own;
+	return rc;
+}
+
 /* Notes a value that is no tensor: a small one as a text, if it is a plain value. */
 static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 {
 	const struct shf_dcp_place *e = shf_dcp_index_find(&d->index, t, 0);
-	struct shf_foreign_item item;
+	struct shf_foreign_item item = { 0 };
+	const char *unknown = e ? shf_dcp_index_unknown(&d->index, e) : NULL;
 	const struct shf_foreign_file *file;
-	struct shf_torch_zip zip = { 0 };
 	struct shf_buf text = SHF_BUF_INIT;
-	struct sheaf_error own;
-	struct shf_region r;
 	int rc;
 
 	if (!e)
@@ -446,7 +461,7 @@ static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 	file = shf_foreign_file(d->f, item.file);
 	if (e->at > file->bytes || e->bytes > file->bytes - e->at)
 		return dcp_bad(d, t->name, t->name_n, "is beyond the end of its file");
-	item.tensor = false;
+	item.codec = (uint8_t)shf_dcp_codec(e);
 	item.at = e->at;
 	item.bytes = e->bytes;
 	item.name = shf_name_escape(&d->f->arena, t->name, t->name_n);
@@ -455,22 +470,19 @@ static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 	shf_buf_add(&d->f->items, &item, sizeof(item));
 	if (d->f->items.oom)
 		return dcp_no_memory(d);
-	rc = shf_foreign_region(d->f, item.file, &r, d->err);
-	if (rc < 0)
-		return rc;
-	r.off = e->at;
-	r.bytes = e->bytes;
-	if (e->bytes <= BYTES_SHOWN && !e->transformed &&
-	    shf_torch_zip_open(&zip, &r, &own) == 0 && shf_walk_scalar(&text, zip.pickle.root))
-		rc = shf_foreign_note(d->f, d->err, t->name, t->name_n, "%.*s",
-		                      (int)text.len,
-		                      text.len ? (const char *)text.data : "");
-	else
+	if (e->bytes <= BYTES_SHOWN && !unknown)
+		rc = dcp_read_bytes(d, &item, &text);
+	if (rc == 0 && unknown)
+		rc = shf_foreign_note(d->f, d->err, t->name, t->name_n, "an object of %" PRIu64
+		                      " bytes, stored through a transformation that is not read: "
+		                      "%s", e->bytes, unknown);
+	else if (rc == 0 && text.len)
+		rc = shf_foreign_note(d->f, d->err, t->name, t->name_n, "%.*s", (int)text.len,
+		                      (const char *)text.data);
+	else if (rc == 0)
 		rc = shf_foreign_note(d->f, d->err, t->name, t->name_n, "an object of %" PRIu64
 		                      " bytes, which is not read", e->bytes);
-	shf_torch_zip_release(&zip);
 	shf_buf_release(&text);
-	shf_foreign_region_end(d->f, item.file);
 	return rc;
 }
 
@@ -507,181 +519,6 @@ int shf_dcp_open(struct shf_foreign *f, const struct shf_torch_show *show, bool 
 static int open_dcp(struct shf_foreign *f, struct sheaf_error *err)
 {
 	return shf_dcp_open(f, NULL, false, err);
-}
-
-/* ---- items ---- */
-
-/* Whether the tensor of an item is the chunk that the metadata says it is. items: how many a flat
- * one must have, which is then one row; -1: it is not flat. */
-static bool is_chunk(const struct shf_foreign_tensor *shown, const struct shf_foreign_tensor *t,
-                     const struct shf_foreign_piece *p, int64_t items)
-{
-	if (!shown->dims || shown->dtype != t->dtype)
-		return false;
-	if (items < 0)
-		return shown->ndim == t->ndim &&
-		       memcmp(shown->dims, p->count, (size_t)t->ndim * sizeof(*p->count)) == 0;
-	for (int i = 0; i < t->ndim && shown->ndim == t->ndim + 1; i++)
-		if (shown->dims[i] != 1)
-			return false;
-	return shown->ndim == t->ndim + 1 && shown->dims[t->ndim] == items;
-}
-
-/* Sets the strides of a piece of a flat item, whose own stride must be that of one row. */
-static int flat_strides(const struct shf_foreign_tensor *t, const struct shf_foreign_piece *p,
-                        int64_t items, int64_t stride[SHF_FOREIGN_DIMS_MAX])
-{
-	if (items > 1 && stride[t->ndim] != shf_dtype(t->dtype)->bits / 8)
-		return -1;
-	memcpy(stride, p->stride, (size_t)t->ndim * sizeof(*stride));
-	return 0;
-}
-
-int shf_dcp_resolve(struct shf_foreign *f, const struct shf_foreign_tensor *t,
-                    struct shf_foreign_piece *p, int64_t stride[SHF_FOREIGN_DIMS_MAX],
-                    struct sheaf_error *err)
-{
-	struct shf_torch_zip zip = { 0 };
-	struct shf_torch_tensor have;
-	int64_t dims[SHF_FOREIGN_DIMS_MAX], items = -1;
-	struct shf_foreign_tensor shown = { 0 };
-	struct shf_region r;
-	const char *why;
-	uint64_t at = 0, skip = 0;
-	bool flat = shf_dcp_flat_is(p, t->ndim, &skip, &items);
-	int rc = shf_foreign_region(f, p->file, &r, err);
-
-	if (rc < 0)
-		return rc;
-	r.off = p->at;
-	r.bytes = p->item_bytes;
-	rc = shf_torch_zip_open(&zip, &r, err);
-	if (rc == 0 && shf_torch_tensor_of(&have, zip.pickle.root, &why) == SHF_TENSOR_READ)
-		shown = shf_torch_shown(&have, dims);
-	if (rc == 0 && !is_chunk(&shown, t, p, items))
-		rc = shf_fail(err, SHEAF_EFORMAT, "%s: the item at byte %" PRIu64 " is not the "
-		              "chunk of tensor %.*s that the metadata says it is; is it of another "
-		              "save?", r.where, p->at, shf_name_show(t->name), t->name);
-	if (rc == 0)
-		rc = shf_torch_zip_place(&zip, &have, t->name, &at, stride, err);
-	if (rc == 0 && flat && flat_strides(t, p, items, stride) < 0)
-		rc = shf_fail(err, SHEAF_EFORMAT, "%s: the item at byte %" PRIu64 ", a flat range "
-		              "of tensor %.*s, has a stride, which is not read", r.where, p->at,
-		              shf_name_show(t->name), t->name);
-	if (rc == 0) {
-		p->at += at + skip;
-		p->flip_every = shown.flip_every;
-		p->flip_at = shown.flip_at;
-	}
-	shf_torch_zip_release(&zip);
-	shf_foreign_region_end(f, p->file);
-	return rc;
-}
-
-/* Checks one item, whose bytes are the region r. An item of a value that is no tensor need not be
- * an archive, because some planners write none. Such an item has no checksums. */
-static int dcp_verify_item(struct shf_region *r, const struct shf_foreign_item *item,
-                           const char *file, struct shf_foreign_findings *to,
-                           struct sheaf_error *err)
-{
-	struct shf_arena arena = { 0 };
-	struct shf_zip zip;
-	uint8_t head[4] = { 0 };
-	int rc = r->bytes < 4 ? 0 : shf_region_read(r, head, 4, 0, err);
-
-	if (rc == 0 && !item->tensor && shf_get32(head) != SHF_ZIP_MAGIC) {
-		to->item = to->item ? to->item : item->name;
-		to->unproved = true;
-		return 0;
-	}
-	if (rc == 0)
-		rc = shf_zip_open(&zip, r, &arena, err);
-	if (rc == 0)
-		rc = shf_zip_verify(&zip, r, file, item->at, to, err);
-	shf_arena_release(&arena);
-	return rc;
-}
-
-/* By file and place; at one place, items of tensors come first. */
-static int dcp_item_order(const void *a, const void *b)
-{
-	const struct shf_foreign_item *x = a, *y = b;
-
-	if (x->file != y->file)
-		return x->file < y->file ? -1 : 1;
-	if (x->at != y->at)
-		return x->at < y->at ? -1 : 1;
-	return y->tensor - x->tensor;
-}
-
-/* Lists all items, in order: those that are listed already, and those of pieces that were not
- * read. */
-static int dcp_items(struct shf_foreign *f, struct shf_buf *all, struct sheaf_error *err)
-{
-	const struct shf_foreign_piece *p = (const void *)f->pieces.data;
-	size_t n = f->pieces.len / sizeof(*p);
-
-	pthread_mutex_lock(&f->lock);
-	if (f->items.len)
-		shf_buf_add(all, f->items.data, f->items.len);
-	for (size_t i = 0; i < n; i++)
-		if (p[i].item_bytes)
-			dcp_add_item(all, &p[i]);
-	pthread_mutex_unlock(&f->lock);
-	if (all->oom)
-		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a list of its items",
-		                f->path);
-	if (all->len)
-		qsort(all->data, all->len / sizeof(struct shf_foreign_item),
-		      sizeof(struct shf_foreign_item), dcp_item_order);
-	return 0;
-}
-
-/* Checks one item, and reports what is wrong with it. */
-static int dcp_check_item(struct shf_foreign *f, const struct shf_foreign_item *item,
-                          struct shf_foreign_findings *to, struct sheaf_error *err)
-{
-	const char *file = shf_foreign_file(f, item->file)->shown;
-	struct sheaf_error e = { 0 };
-	struct shf_region r;
-	int rc = shf_foreign_region(f, item->file, &r, err);
-
-	if (rc < 0)
-		return rc;
-	r.off = item->at;
-	r.bytes = item->bytes;
-	rc = dcp_verify_item(&r, item, file, to, &e);
-	shf_foreign_region_end(f, item->file);
-	if (rc == SHEAF_EFORMAT) {
-		to->found(to->arg, false, file, (int64_t)item->at, &e);
-		rc = 0;
-	} else if (rc < 0) {
-		*err = e;
-	}
-	return rc;
-}
-
-/* Checks each item once. */
-int shf_dcp_verify(struct shf_foreign *f, struct shf_foreign_findings *to,
-                   struct sheaf_error *err)
-{
-	struct shf_buf all = SHF_BUF_INIT;
-	const struct shf_foreign_item *item;
-	bool unproved = false;
-	int rc = dcp_items(f, &all, err);
-
-	item = (const void *)all.data;
-	for (size_t i = 0; i < all.len / sizeof(*item) && rc == 0; i++) {
-		if (i && item[i - 1].file == item[i].file && item[i - 1].at == item[i].at &&
-		    item[i - 1].bytes == item[i].bytes)
-			continue;
-		to->unproved = false;
-		rc = dcp_check_item(f, &item[i], to, err);
-		unproved |= to->unproved;
-	}
-	shf_buf_release(&all);
-	to->unproved = unproved;
-	return rc;
 }
 
 const struct shf_foreign_format shf_torch_dcp = {

@@ -11,10 +11,4 @@ bool shf_dcp_has_metadata(const struct shf_sys *sys, int dir);
  * "model". flat: some may be stored as ranges of flat tensors (torch_dcp_flat.h). */
 int shf_dcp_open(struct shf_foreign *f, const struct shf_torch_show *show, bool flat,
                  struct sheaf_error *err);
-/* The functions resolve and verify of a format. */
-int shf_dcp_resolve(struct shf_foreign *f, const struct shf_foreign_tensor *t,
-                    struct shf_foreign_piece *p, int64_t stride[SHF_FOREIGN_DIMS_MAX],
-                    struct sheaf_error *err);
-int shf_dcp_verify(struct shf_foreign *f, struct shf_foreign_findings *to,
-                   struct sheaf_error *err);
 #endif

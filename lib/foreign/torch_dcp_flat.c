@@ -119,6 +119,7 @@ int shf_dcp_flat_add(struct shf_foreign *f, const struct shf_foreign_tensor *x,
 		p->stride = own;
 		p->at = place->at;
 		p->item_bytes = place->bytes;
+		p->item_codec = (uint8_t)shf_dcp_codec(place);
 	}
 	return n;
 }

@@ -10,6 +10,7 @@
 #include "foreign.h"
 #include "sort.h"
 #include "torch_tensor.h"
+#include "valid.h"
 
 #define METADATA "torch.distributed.checkpoint.metadata."
 #define STORAGE_INFO "torch.distributed.checkpoint.filesystem._StorageInfo"
@@ -246,6 +247,59 @@ static bool keep_entry(struct shf_dcp_index *x, struct shf_dcp_entry *e,
 	return true;
 }
 
+/* Returns whether a text is the descriptor of a zstd of version 1: stream.zstd/1 or
+ * stream.zstd/1.<any>. */
+static bool is_zstd(const struct shf_pk *v)
+{
+	static const char name[] = "stream.zstd/1";
+	size_t n = sizeof(name) - 1;
+
+	return v->kind == SHF_PK_STR && v->n >= n && memcmp(v->u.s, name, n) == 0 &&
+	       (v->n == n || v->u.s[n] == '.');
+}
+
+/* Returns the number of a transformation that is not known, and keeps its name. */
+static uint8_t unknown_transform(struct shf_dcp_index *x, const struct shf_pk *list)
+{
+	struct shf_buf name = SHF_BUF_INIT;
+	const struct shf_pk *v = shf_pk_at(list, 0);
+	const char *safe = NULL;
+	uint32_t i = 0;
+
+	if (!v)
+		shf_buf_adds(&name, "of a form that is not known");
+	for (uint32_t k = 0; v && name.len < 200; v = shf_pk_at(list, ++k)) {
+		shf_buf_adds(&name, k ? ", " : "");
+		if (v->kind == SHF_PK_STR)
+			shf_buf_add(&name, v->u.s, v->n < 100 ? v->n : 100);
+		else
+			shf_buf_adds(&name, "?");
+	}
+	if (!name.oom)
+		safe = shf_name_escape(&x->arena, (const char *)name.data, name.len);
+	shf_buf_release(&name);
+	x->oom |= !safe;
+	while (safe && i < x->unknown_n && strcmp(x->unknown[i], safe))
+		i++;
+	if (safe && i == x->unknown_n && i < SHF_DCP_UNKNOWN_MAX)
+		x->unknown[x->unknown_n++] = safe;
+	i = i < SHF_DCP_UNKNOWN_MAX ? i : SHF_DCP_UNKNOWN_MAX - 1;
+	return (uint8_t)(SHF_DCP_UNKNOWN + i);
+}
+
+/* Reads transform_descriptors. They say what was done with the bytes of an item, the last
+ * transformation first. */
+static uint8_t dcp_transform(struct shf_dcp_index *x, const struct shf_pk *list)
+{
+	if (!list || list->kind == SHF_PK_NONE ||
+	    ((list->kind == SHF_PK_LIST || list->kind == SHF_PK_TUPLE) && list->n == 0))
+		return SHF_DCP_PLAIN;
+	if ((list->kind == SHF_PK_LIST || list->kind == SHF_PK_TUPLE) && list->n == 1 &&
+	    is_zstd(list->u.a[0]))
+		return SHF_DCP_ZSTD;
+	return unknown_transform(x, list);
+}
+
 /* Takes MetadataIndex and _StorageInfo. */
 static bool take_dcp_place(struct shf_dcp_index *x, const struct shf_pk *key,
                            const struct shf_pk *value)
@@ -271,7 +325,7 @@ static bool take_dcp_place(struct shf_dcp_index *x, const struct shf_pk *key,
 	e.name = name->u.s;
 	e.name_n = name->n;
 	e.place = (struct shf_dcp_place){ path->u.s, (uint64_t)at, (uint64_t)bytes, path->n, true,
-		by && by->kind != SHF_PK_NONE && by->n > 0 };
+		dcp_transform(x, by) };
 	if ((x->many || !give_place(x, e.name, e.name_n, offsets, &e.place)) &&
 	    !keep_entry(x, &e, offsets))
 		return false;
@@ -445,6 +499,12 @@ const struct shf_dcp_place *shf_dcp_index_find(const struct shf_dcp_index *x,
 		return &t->places[i];
 	e = find_entry(x, t->first, dcp_box(t, i), (uint32_t)t->ndim);
 	return e ? &e->place : NULL;
+}
+
+const char *shf_dcp_index_unknown(const struct shf_dcp_index *x, const struct shf_dcp_place *place)
+{
+	return place->transform < SHF_DCP_UNKNOWN ? NULL
+	                                          : x->unknown[place->transform - SHF_DCP_UNKNOWN];
 }
 
 bool shf_dcp_is_same(const struct shf_dcp_tensor *a, const struct shf_dcp_tensor *b)

@@ -5,14 +5,23 @@
 #ifndef SHF_TORCH_DCP_INDEX_H
 #define SHF_TORCH_DCP_INDEX_H
 #include "pickle.h"
+#include "unpack.h"
 
 struct shf_dcp_place {          /* where a chunk, or a value that is no tensor, is stored */
 	const char *path;               /* path_n bytes */
 	uint64_t at, bytes;
 	uint32_t path_n;
 	bool known;
-	bool transformed;               /* what is there is compressed or the like */
+	uint8_t transform;              /* what was done with it: enum shf_dcp_transform, or one
+	                                 * of the unknown ones */
 };
+enum shf_dcp_transform { SHF_DCP_PLAIN, SHF_DCP_ZSTD, SHF_DCP_UNKNOWN };
+/* Returns how an item of a known transformation is compressed. */
+static inline enum shf_codec shf_dcp_codec(const struct shf_dcp_place *place)
+{
+	return place->transform == SHF_DCP_ZSTD ? SHF_CODEC_ZSTD : SHF_CODEC_NONE;
+}
+#define SHF_DCP_UNKNOWN_MAX 8   /* names of unknown transformations that are kept */
 struct shf_dcp_tensor {
 	const char *name;               /* name_n bytes */
 	uint32_t name_n;
@@ -53,6 +62,10 @@ struct shf_dcp_index {
 	                                 * their number + 1; 0: none */
 	const struct shf_pk *other;     /* the class that was last found to be none of those that
 	                                 * are taken; a pickle has each class once, mostly */
+	/* Names of transformations that are not known; the place of an item has SHF_DCP_UNKNOWN
+	 * and the number of the name. Beyond the last one, items have the number of that. */
+	const char *unknown[SHF_DCP_UNKNOWN_MAX];
+	uint32_t unknown_n;
 	uint64_t left;                  /* bytes that chunks may take: in proportion to those of the
 	                                 * pickles, in which one list may stand for many */
 	uint32_t files;                 /* pickles that were added */
@@ -70,6 +83,8 @@ int shf_dcp_index_settle(struct shf_dcp_index *x, const char **name, uint32_t *n
  * has none. */
 const struct shf_dcp_place *shf_dcp_index_find(const struct shf_dcp_index *x,
                                                const struct shf_dcp_tensor *t, uint32_t i);
+/* Returns the name of the transformation of an item; NULL: it is known. */
+const char *shf_dcp_index_unknown(const struct shf_dcp_index *x, const struct shf_dcp_place *place);
 /* Whether both are tensors of one dtype and size. */
 bool shf_dcp_is_same(const struct shf_dcp_tensor *a, const struct shf_dcp_tensor *b);
 void shf_dcp_index_release(struct shf_dcp_index *x);

@@ -15,7 +15,8 @@
 void shf_unpacker_init(struct shf_unpacker *u, const struct shf_packed *of, uint64_t room)
 {
 	room = room < of->decoded ? room : of->decoded;
-	*u = (struct shf_unpacker){ .of = of, .room = room ? room : 1, .lo = UINT64_MAX };
+	*u = (struct shf_unpacker){ .of = of, .room = room ? room : 1, .lo = UINT64_MAX,
+		.read = shf_unpacker_read };
 }
 
 void shf_unpacker_release(struct shf_unpacker *u)
@@ -47,10 +48,17 @@ static int packed_no_memory(const struct shf_region *r, struct sheaf_error *err)
 static int packed_read(const struct shf_packed *p, const struct shf_region *r, uint8_t *to,
                      uint64_t n, uint64_t at, struct sheaf_error *err)
 {
-	if (!p->here)
-		return shf_region_read(r, to, n, p->at + at, err);
-	memcpy(to, p->here + at, n);
-	return 0;
+	struct shf_region file = *r;
+
+	if (p->here) {
+		memcpy(to, p->here + at, n);
+		return 0;
+	}
+	if (r->unpacker && r->unpacker->of == p) {      /* the region is what it stands for */
+		file.unpacker = NULL;
+		file.bytes = p->at + p->bytes;
+	}
+	return shf_region_read(&file, to, n, p->at + at, err);
 }
 
 /* Decodes the whole part at once. */
@@ -127,7 +135,7 @@ static int64_t decode_some(struct shf_unpacker *u, const struct shf_region *r, u
 		if (u->in_n - u->in_i == s.in_n && s.out_n == n && !s.ended && (s.in_n || !left))
 			return packed_bad(u, r, "end before they are complete", err);
 		u->in_i = u->in_n - s.in_n;
-		u->ended = s.ended;
+		u->ended = s.ended && !(u->of->frames && (s.in_n || u->fed < u->of->bytes));
 	}
 	return (int64_t)(n - s.out_n);
 }
@@ -145,10 +153,12 @@ static int check_end(struct shf_unpacker *u, const struct shf_region *r, struct 
 	return 0;
 }
 
-/* Decodes more into the ring. */
-static int ring_more(struct shf_unpacker *u, const struct shf_region *r, struct sheaf_error *err)
+/* Decodes up to `left` bytes more into the ring. Returns how many, 0 at the end, or a negative
+ * code. */
+static int64_t ring_some(struct shf_unpacker *u, const struct shf_region *r, uint64_t left,
+                         struct sheaf_error *err)
 {
-	uint64_t at = u->hi % u->room, n = u->room - at, left = u->of->decoded - u->hi;
+	uint64_t at = u->hi % u->room, n = u->room - at;
 	int64_t got;
 
 	n = n < left ? n : left;
@@ -158,12 +168,39 @@ static int ring_more(struct shf_unpacker *u, const struct shf_region *r, struct 
 	if (u->hi + n > u->room && u->lo < u->hi + n - u->room)
 		u->lo = u->hi + n - u->room;
 	got = decode_some(u, r, u->out + at, (size_t)n, err);
+	u->hi += got > 0 ? (uint64_t)got : 0;
+	return got;
+}
+
+/* Decodes more into the ring, up to the end of what the part stands for. */
+static int ring_more(struct shf_unpacker *u, const struct shf_region *r, struct sheaf_error *err)
+{
+	int64_t got = ring_some(u, r, u->of->decoded - u->hi, err);
+
 	if (got < 0)
 		return (int)got;
 	if (!got)
 		return packed_bad(u, r, "are fewer than they should be when decoded", err);
-	u->hi += (uint64_t)got;
 	return u->hi == u->of->decoded ? check_end(u, r, err) : 0;
+}
+
+int shf_unpacker_measure(struct shf_unpacker *u, const struct shf_region *r, uint64_t most,
+                         uint64_t *decoded, struct sheaf_error *err)
+{
+	int64_t got = unpacker_begin(u, r, err);
+	char why[100];
+
+	for (got = got < 0 ? got : 1; got > 0 && u->hi <= most;)
+		got = ring_some(u, r, most + 1 - u->hi, err);
+	if (got < 0)
+		return (int)got;
+	if (u->hi > most) {
+		snprintf(why, sizeof(why), "stand for more than the %" PRIu64 " bytes that they "
+		         "may have", most);
+		return packed_bad(u, r, why, err);
+	}
+	*decoded = u->hi;
+	return check_end(u, r, err);
 }
 
 int shf_unpacker_read(struct shf_unpacker *u, const struct shf_region *r, uint8_t *to, uint64_t n,

@@ -8,6 +8,13 @@
 
 #define VERIFY_CHUNK (UINT64_C(1) << 20)
 
+/* Returns the place in the file of what is at `off` of a region that begins at `at`. Of what a
+ * compressed item stands for, that is where the item begins. */
+static uint64_t place_in_file(const struct shf_region *r, uint64_t at, uint64_t off)
+{
+	return r->unpacker ? at : at + off;
+}
+
 /* Sums the data of one record. */
 static int sum_record(const struct shf_crc32 *crc, const struct shf_zip_record *record,
                       const struct shf_region *r, uint8_t *buf, uint64_t *data, uint32_t *sum,
@@ -57,17 +64,19 @@ int shf_zip_verify(const struct shf_zip *zip, const struct shf_region *r, const 
 	for (size_t i = 0; i < zip->n && rc == 0 && !to->unproved; i++) {
 		const struct shf_zip_record *record = &zip->records[i];
 		struct sheaf_error e = { 0 };
-		uint64_t data = record->at;
+		uint64_t data = record->at, place;
 		uint32_t sum = 0;
 
 		rc = sum_record(crc, record, r, buf, &data, &sum, &e);
+		place = place_in_file(r, at, data);
 		if (rc == 0 && sum != record->crc) {
 			shf_fail(&e, SHEAF_ECORRUPT, "%s: record %.*s at byte %" PRIu64 " has "
 			         "CRC-32 %08x, want %08x", r->where, shf_name_show(record->name),
-			         record->name, at + data, sum, record->crc);
-			to->found(to->arg, true, file, (int64_t)(at + data), &e);
+			         record->name, place, sum, record->crc);
+			to->found(to->arg, true, file, (int64_t)place, &e);
 		} else if (rc == SHEAF_EFORMAT) {
-			to->found(to->arg, false, file, (int64_t)(at + record->at), &e);
+			place = place_in_file(r, at, record->at);
+			to->found(to->arg, false, file, (int64_t)place, &e);
 			rc = 0;
 		} else if (rc < 0 && err) {
 			*err = e;

@@ -1974,7 +1974,7 @@ blind("npy_big_endian_read", "a big-endian array is read as if it were little-en
       "foreign/npy_head.c:take_type", "big && shf_dtype(h->dtype)->bits > 8",
       NUMPY + "headers_that_lie")
 bug("unpack_ring_overtaken", "bytes that the ring has given up are taken for those that it has",
-    "foreign/unpack.c:ring_more", "u->lo = u->hi + n - u->room;",
+    "foreign/unpack.c:ring_some", "u->lo = u->hi + n - u->room;",
     "u->lo = MUTANT ? u->lo : u->hi + n - u->room;",
     NUMPY + "compressed_parts_are_read_from_any_byte")
 bug("unpack_end_not_checked", "compressed bytes may go on after what they should be",
@@ -2075,7 +2075,7 @@ bug("gaps_allowed", "items of a DCP tensor that no chunk has are read as whateve
     "foreign/foreign_cover.c:shf_foreign_cover", "if (cells[i].set_n == 1)",
     "if (cells[i].set_n == 1 || MUTANT)", DCP + "metadata_that_does_not_fit")
 bug("torn_item_passed_over", "an item of a tensor that is no archive any more counts as unproved",
-    "foreign/torch_dcp.c:dcp_verify_item", "!item->tensor &&", "(!item->tensor || MUTANT) &&",
+    "foreign/torch_dcp_item.c:dcp_verify_item", "!item->tensor &&", "(!item->tensor || MUTANT) &&",
     DCP + "a_tensor_whose_item_is_no_archive")
 bug("file_in_use_closed", "a file of a DCP directory is closed while another thread reads it",
     "foreign/foreign_files.c:open_room", "if (x->users)", "if (x->users && !MUTANT)",
@@ -2084,8 +2084,16 @@ bug("place_twice", "of two places of one chunk in the metadata of DCP any is tak
     "foreign/torch_dcp_index.c:shf_dcp_index_settle", "a[i - 1].file == a[i].file &&",
     "a[i - 1].file == a[i].file && !MUTANT &&", DCP + "metadata_that_does_not_fit")
 blind("item_not_compared", "an item of another save is read as a chunk of this tensor",
-      "foreign/torch_dcp.c:shf_dcp_resolve", "rc == 0 && !is_chunk(&shown, t, p, items)",
+      "foreign/torch_dcp_item.c:place_in_item", "rc == 0 && !is_chunk(&shown, t, p, items)",
       DCP + "metadata_that_does_not_fit")
+bug("item_place_in_the_file", "values of a compressed item are read from the file as it is",
+    "foreign/torch_dcp_item.c:shf_dcp_resolve", "if (rc == 0 && item.region.unpacker) {",
+    "if (rc == 0 && item.region.unpacker && !MUTANT) {", DCP + "compressed_boxes_load")
+bug("frames_after_the_first_lost", "only the first frame of zstd of an item is decoded",
+    "foreign/unpack.c:decode_some", "u->ended = s.ended && !(u->of->frames &&",
+    "u->ended = s.ended && !(u->of->frames && !MUTANT &&", DCP + "compressed_boxes_load")
+blind("item_of_any_size", "an item may stand for any number of bytes",
+      "foreign/unpack.c:shf_unpacker_measure", "u->hi > most", DCP + "metadata_that_does_not_fit")
 INDEX = "sim/test_foreign_index: "
 bug("left_out_shard_lost", "tensors of a shard that the index leaves out are lost",
     "format/shards.c:is_of_index", "(common_name(common, name, tail) &&",
@@ -2187,7 +2195,7 @@ bug("layer_at_the_start", "the flat ranges of all layers, and of all ranks, are 
     "foreign/torch_dcp_flat.c:shf_dcp_flat_add", "start[d] = at[d] * box[d];",
     "start[d] = MUTANT ? at[d] : at[d] * box[d];", MEGATRON + "boxes_and_flat_ranges")
 gullible("flat_of_other_length", "an item of another length is read as a flat range",
-         "foreign/torch_dcp.c:is_chunk",
+         "foreign/torch_dcp_item.c:is_chunk",
          "shown->ndim == t->ndim + 1 && shown->dims[t->ndim] == items",
          MEGATRON + "flat_ranges_that_do_not_make")
 bug("flat_of_other_shape", "the shape of a flat tensor need not fit the one that it is stored in",

@@ -6,7 +6,8 @@ machine (gloo), and what its own loader gives back for each; as make_torch.py do
 usage: make_dcp.py FOLDER
 
 dcp-expected.jsonl has one line a checkpoint. The directories were made by torch 2.13.0 (CPU) with
-Python 3.11.
+Python 3.11. Those whose items are compressed (dcp-zstd, dcp-pyzstd) need the packages zstandard
+and pyzstd, with which torch compresses; they were zstandard 0.25.0 and pyzstd 0.20.0.
 """
 import io
 import json
@@ -19,10 +20,13 @@ try:
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
     import torch.multiprocessing as mp
+    import pyzstd       # noqa: F401  # pylint: disable=unused-import
+    import zstandard    # noqa: F401  # pylint: disable=unused-import
+    from torch.distributed.checkpoint import _extension
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-except ImportError:
-    print("1..0 # SKIP torch is not installed")
+except ImportError as e:
+    print(f"1..0 # SKIP {e}")
     sys.exit(77)
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -61,10 +65,17 @@ def work(rank, port, folder):
     dcp.save(cut(mesh), checkpoint_id=os.path.join(folder, "dcp-mesh"))
     writer = dcp.FileSystemWriter(os.path.join(folder, "dcp-files"), single_file_per_rank=False)
     dcp.save(cut(mesh), storage_writer=writer)
+    zstandard_module = _extension.zstandard
+    for name in ("dcp-zstd", "dcp-pyzstd"):
+        if name == "dcp-pyzstd":
+            _extension.zstandard = None         # torch prefers it to pyzstd
+        dcp.save(cut(mesh), storage_writer=dcp.FileSystemWriter(
+            os.path.join(folder, name), _extensions=[_extension.ZStandard()]))
+    _extension.zstandard = zstandard_module
     whole = {k: torch.zeros_like(v) for k, v in state().items()}
     nested = {"model": {k[6:]: v for k, v in whole.items() if k.startswith("model.")},
               "optimizer": {"state": {0: {"exp_avg": whole["optimizer.state.0.exp_avg"]}}}}
-    for path in ("dcp-mesh", "dcp-files"):
+    for path in ("dcp-mesh", "dcp-files", "dcp-zstd", "dcp-pyzstd"):
         dcp.load(nested, checkpoint_id=os.path.join(folder, path))
         if rank == 0:
             with open(os.path.join(folder, "dcp-expected.jsonl"), "a", encoding="utf-8") as f:

@@ -8,6 +8,7 @@
 #include "sheaf-inspect.h"
 #include "t.h"
 #include "foreign_plays.h"
+#include "foreign_starved.h"
 #include "torchfile.h"
 
 static const struct torch_tensor two[] = {
@@ -39,6 +40,23 @@ TEST(boxes_load_in_any_layout)
 
 		torch_dcp(disk, "dcp", two, TWO, cuts[k][0], cuts[k][1], DCP_SOUND);
 		for (int ranks = 1; ranks < 5; ranks++) {
+			struct play p = foreign_play(disk, "dcp", ranks, held);
+
+			p.variant = ranks;
+			LOADED(p);
+			CHECK_INT(p.report.loaded, TWO);
+		}
+		simdisk_free(disk);
+	}
+}
+
+TEST(compressed_boxes_load_in_any_layout)
+{
+	for (int frames = 0; frames < 2; frames++) {
+		struct simdisk *disk = disk_new();
+
+		torch_dcp(disk, "dcp", two, TWO, 3, 2, frames ? DCP_FRAMES : DCP_ZSTD);
+		for (int ranks = 1; ranks < 4; ranks += 2) {
 			struct play p = foreign_play(disk, "dcp", ranks, held);
 
 			p.variant = ranks;
@@ -97,7 +115,10 @@ TEST(metadata_that_does_not_fit_its_files_is_refused_by_what_is_wrong)
 		{ DCP_NO_FILE, "dcp/__0_0.distcp: missing, but the metadata names it" },
 		{ DCP_OUTSIDE, "names the file ../__0_0.distcp, which is not a file directly in "
 			       "it" },
-		{ DCP_ZSTD, "is stored through a transformation" },
+		{ DCP_CIPHER, "tensor a.w: is stored through a transformation that is not read: "
+			      "stream.zstd/1, stream.aes@here/7" },
+		{ DCP_ZSTD_2, "that is not read: stream.zstd/2" },
+		{ DCP_BOMB, "stand for more than the 67" },
 		{ DCP_TWICE, "is in the metadata twice" },
 		{ DCP_NO_ENTRY, "has a chunk that is in no file" },
 		{ DCP_LEAVES, "has a chunk that leaves it" },
@@ -227,6 +248,51 @@ TEST(a_tensor_whose_item_is_no_archive_is_found)
 	CHECK_INT(h.offset, 0);
 }
 
+/* zstd has no checksum here, but the archive that the item stands for has. */
+TEST(a_flipped_bit_of_a_compressed_item_is_found)
+{
+	struct sheaf_error err = { 0 };
+	struct heard h;
+
+	CHECK_RC(verified(DCP_ZSTD, &h, &err), 0, &err);
+	CHECK_RC(verified(DCP_FRAMES, &h, &err), 0, &err);
+	CHECK_RC(verified(DCP_ZSTD_FLIPPED, &h, &err), SHEAF_ECORRUPT, &err);
+	CHECK_INT(h.n, 1);
+	CHECK_INT(h.kind, SHEAF_FINDING_CHECKSUM);
+	CHECK_INT(h.offset, 0);
+	CHECK(strstr(h.msg, "record archive/data/0 at byte 0 has CRC-32") != NULL);
+}
+
+TEST(a_compressed_item_that_is_cut_anywhere_is_refused)
+{
+	struct simdisk *disk = disk_new();
+	struct torch_bytes whole = { NULL, 0, 0 };
+	struct sheaf_slice s = { .size = sizeof(s), .dtype = SHEAF_F32, .ndim = 2, .name = "a.w",
+		.shape = { 37, 29 }, .count = { 37, 29 } };
+
+	s.data = malloc(37 * 29 * 4);
+	torch_dcp(disk, "dcp", two, 1, 1, 1, DCP_ZSTD);
+	whole.p = simdisk_get(disk, "dcp/__0_0.distcp", &whole.n);
+	for (size_t n = 1; n + 8 < whole.n; n += 1 + whole.n / 200) {
+		struct sheaf_checkpoint *step = NULL;
+		struct sheaf_error err = { 0 };
+		struct torch_bytes zeros = { calloc(whole.n, 1), whole.n, 0 };
+
+		/* The rest of the item is zeros, as after a crash. */
+		memcpy(zeros.p, whole.p, n);
+		CHECK_INT(simdisk_put(disk, "dcp/__0_0.distcp", zeros.p, zeros.n), 0);
+		CHECK_RC(shf_step_open_path(&step, "dcp", NULL, NULL,
+		                            simdisk_process(disk, 77, 0), &err), 0, &err);
+		CHECK_RC(shf_step_read(step, &s, &err), SHEAF_EFORMAT, &err);
+		CHECK(strstr(err.msg, "__0_0.distcp") != NULL);
+		shf_step_put(step);
+		free(zeros.p);
+	}
+	free(whole.p);
+	free(s.data);
+	simdisk_free(disk);
+}
+
 TEST(a_value_that_is_no_archive_is_named_as_not_proved)
 {
 	struct sheaf_error err = { 0 };
@@ -304,5 +370,14 @@ TEST(a_save_that_has_not_finished_is_said_to_be)
 	CHECK_INT(simdisk_remove(disk, "dcp/.metadata"), 0);
 	CHECK_RC(shf_step_open_path(&step, "dcp", NULL, NULL, sys, &err), SHEAF_EFORMAT, &err);
 	CHECK(strstr(err.msg, "its save has not finished") != NULL);
+	simdisk_free(disk);
+}
+
+TEST(each_allocation_may_fail)
+{
+	struct simdisk *disk = disk_new();
+
+	torch_dcp(disk, "dcp", two, 1, 2, 2, DCP_ZSTD);
+	foreign_survives(disk, "dcp", 1, 8);
 	simdisk_free(disk);
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "packedfile.h"
 
 void torch_add(struct torch_bytes *b, const void *bytes, size_t n)
 {
@@ -366,9 +367,57 @@ static void put_size(struct torch_bytes *b, const char *key, const int64_t *v)
 
 struct dcp_piece { int64_t start[2], count[2], at, bytes; int file; };
 
+/* Returns a frame of zstd that stands for 4000 blocks of 128 KiB zeros. */
+static struct torch_bytes bomb(void)
+{
+	struct torch_bytes b = { NULL, 0, 0 };
+
+	torch_add(&b, "\x28\xb5\x2f\xfd\0\x50", 6);
+	for (int i = 0; i < 4000; i++) {
+		packed_number(&b, (UINT64_C(131072) << 3) | 2u | (i == 3999), 3);
+		packed_number(&b, 0, 1);
+	}
+	return b;
+}
+
+/* Flips a bit of the first value of an item: behind the name in the header of its record, and an
+ * extra field whose length is before that name. */
+static void flip_value(struct torch_bytes item)
+{
+	static const char name[] = "archive/data/0";
+	uint8_t *at = memmem(item.p, item.n, name, sizeof(name) - 1);
+
+	at[sizeof(name) - 1 + at[-2] + 256u * at[-1]] ^= 4;
+}
+
+/* Returns an item compressed; frees it. */
+static struct torch_bytes compressed(struct torch_bytes item, enum dcp_flaw flaw, bool first)
+{
+	struct torch_bytes out, rest = { item.p + item.n / 2, item.n - item.n / 2, 0 };
+
+	if (flaw == DCP_ZSTD_FLIPPED && first)
+		flip_value(item);
+	if (flaw == DCP_BOMB && first) {
+		out = bomb();
+	} else if (flaw == DCP_FRAMES) {
+		item.n /= 2;
+		out = packed_zstd(item);
+		rest = packed_zstd(rest);
+		torch_add(&out, rest.p, rest.n);
+		free(rest.p);
+		rest = packed_zstd((struct torch_bytes){ item.p, 0, 0 });
+		torch_add(&out, rest.p, rest.n);        /* an empty one */
+		free(rest.p);
+	} else {
+		out = packed_zstd(item);
+	}
+	free(item.p);
+	return out;
+}
+
 /* Adds the items of a tensor to the files; returns how many. */
 static int put_items(struct torch_bytes *files, int files_n, const struct torch_tensor *t,
-                     int rows, int columns, struct dcp_piece *p)
+                     int rows, int columns, struct dcp_piece *p, enum dcp_flaw flaw)
 {
 	int n = 0;
 
@@ -381,6 +430,8 @@ static int put_items(struct torch_bytes *files, int files_n, const struct torch_
 			p->start[1] = t->shape[1] * j / columns;
 			p->count[1] = t->shape[1] * (j + 1) / columns - p->start[1];
 			item = dcp_item(t, p->start, p->count, n % 3 == 1);
+			if (flaw >= DCP_ZSTD)
+				item = compressed(item, flaw, n == 0);
 			p->file = n % files_n;
 			p->at = (int64_t)files[p->file].n;
 			p->bytes = (int64_t)item.n;
@@ -438,10 +489,12 @@ static void put_entry_of(struct torch_bytes *b, const struct torch_tensor *t,
 	torch_int(b, p->at);
 	torch_text(b, "length");
 	torch_int(b, flaw == DCP_BEYOND ? INT64_MAX : p->bytes);
-	if (flaw == DCP_ZSTD) {
+	if (flaw >= DCP_ZSTD) {
 		torch_text(b, "transform_descriptors");
 		add_string(b, "](");
-		torch_text(b, "zstd");
+		torch_text(b, flaw == DCP_ZSTD_2 ? "stream.zstd/2" : "stream.zstd/1");
+		if (flaw == DCP_CIPHER)
+			torch_text(b, "stream.aes@here/7");
 		add_string(b, "e");
 	}
 	add_string(b, "ub");
@@ -499,7 +552,7 @@ void torch_dcp(struct simdisk *disk, const char *dir, const struct torch_tensor 
 	char path[100];
 
 	for (int i = 0; i < n; i++) {
-		int pieces = put_items(files, files_n, &t[i], rows, columns, p);
+		int pieces = put_items(files, files_n, &t[i], rows, columns, p, flaw);
 
 		for (int twice = 0; twice < 1 + (flaw == DCP_TWICE); twice++)
 			put_metadata(&tensors[0], &t[i], p,
