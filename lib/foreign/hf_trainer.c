@@ -3,6 +3,11 @@
  * in safetensors files or files of torch.save, and beside them optimizer.pt or optimizer.bin, a
  * file of torch.save with the state_dict of the optimizer, whose parameters are numbers there.
  *
+ * accelerate saves several models and optimizers, if it was given them: model_1.safetensors or
+ * pytorch_model_1.bin, optimizer_1.bin and so on, in the order in which it was given them. Nothing
+ * says which optimizer is of which model. If there are as many of both, the first is of the first,
+ * as accelerate itself takes it with FSDP.
+ *
  * Source: trainer.py of transformers 5.24, checkpointing.py of accelerate 1.15, and folders that
  * they wrote. */
 #include <inttypes.h>
@@ -15,23 +20,25 @@
 #include "torch_zip.h"
 #include "zip_verify.h"
 
-#define OPTIMIZERS_MAX 16
+#define MOST 16                 /* models, and optimizers, that are read */
 
-/* Returns the name of the file with the state of optimizer `number`: optimizer.pt or optimizer.bin
- * for 0, optimizer_1.pt or optimizer_1.bin for 1, and so on. NULL: there is none. */
-static const char *optimizer_file(const struct shf_listing *l, int number, char name[40])
+/* Makes the name of number i: <stem><tail> for 0, <stem>_1<tail> for 1, and so on. */
+static void numbered_name(char name[40], const char *stem, int i, const char *tail)
 {
-	static const char *const tails[] = { ".pt", ".bin" };
+	if (i)
+		snprintf(name, 40, "%s_%d%s", stem, i, tail);
+	else
+		snprintf(name, 40, "%s%s", stem, tail);
+}
 
-	for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++) {
-		if (number)
-			snprintf(name, 40, "optimizer_%d%s", number, tails[i]);
-		else
-			snprintf(name, 40, "optimizer%s", tails[i]);
-		if (shf_listing_has(l, name))
-			return name;
-	}
-	return NULL;
+/* Returns the name of the file of number i, which ends in .pt or .bin. NULL: there is none. */
+static const char *numbered_file(const struct shf_listing *l, const char *stem, int i,
+                                 char name[40])
+{
+	numbered_name(name, stem, i, ".pt");
+	if (!shf_listing_has(l, name))
+		numbered_name(name, stem, i, ".bin");
+	return shf_listing_has(l, name) ? name : NULL;
 }
 
 static int is_hf_trainer(const struct shf_sys *sys, int dir, const char *path, const char **why,
@@ -44,7 +51,7 @@ static int is_hf_trainer(const struct shf_sys *sys, int dir, const char *path, c
 	int rc = shf_listing_read(&l, &arena, sys, dir, path, err);
 
 	if (rc == 0 && shf_torch_folder_has_weights(&l))
-		file = optimizer_file(&l, 0, name);
+		file = numbered_file(&l, "optimizer", 0, name);
 	if (file)
 		rc = shf_torch_file_kind(sys, dir, path, file, err);
 	*why = "weights of Hugging Face, and a file of torch.save that is named as that of an "
@@ -56,18 +63,60 @@ static int is_hf_trainer(const struct shf_sys *sys, int dir, const char *path, c
 
 struct hf_trainer {
 	struct shf_foreign *f;
+	const struct shf_listing *l;
+	size_t ends[MOST];              /* by model: the number behind that of its last weight */
+	int models, optimizers;
+	/* Of the present optimizer. */
 	struct shf_buf names;           /* owned; of const char *: names of parameters by number */
-	char prefix[16];                /* of the parameters of the present optimizer */
+	char own[40];                   /* what the names in its file are listed under */
+	char prefix[24];                /* what its parameters are listed under */
+	bool has_names;                 /* those in its file are of its model */
 };
 
-/* ---- the optimizer ---- */
+/* Refuses a file <stem>_<i> whose number is n or above. n: how many were read, which is the first
+ * number without a file, or MOST. */
+static int check_numbers(const struct hf_trainer *t, const char *stem, const char *tail, int n,
+                         struct sheaf_error *err)
+{
+	size_t m = strlen(stem);
+
+	for (size_t i = 0; i < shf_listing_n(t->l); i++) {
+		const char *name = shf_listing_at(t->l, i);
+		int number, digits;
+
+		if (strncmp(name, stem, m) || sscanf(name + m, "_%9d%n", &number, &digits) != 1 ||
+		    number < n || strcmp(name + m + digits, tail))
+			continue;
+		return shf_fail(err, SHEAF_EFORMAT, "%s: has %s, but %s_%d%s is missing, or it is "
+		                "beyond the first %d, which are read", t->f->path, name, stem, n,
+		                tail, MOST);
+	}
+	return 0;
+}
+
+/* ---- the models ---- */
+
+static int add_models(struct hf_trainer *t, struct sheaf_error *err)
+{
+	int rc = shf_torch_folder_weights(t->f, t->l, err);
+
+	for (rc = rc < 0 ? rc : 1; rc > 0;) {
+		t->ends[t->models++] = t->f->tensors.len / sizeof(struct shf_foreign_tensor);
+		rc = t->models < MOST ? shf_torch_folder_more(t->f, t->l, t->models, err) : 0;
+	}
+	if (rc == 0)
+		rc = check_numbers(t, "model", ".safetensors", t->models, err);
+	return rc == 0 ? check_numbers(t, "pytorch_model", ".bin", t->models, err) : rc;
+}
+
+/* ---- the optimizers ---- */
 
 static int begin_optimizer(void *arg, const struct shf_pk *root, const char *where,
                            struct sheaf_error *err)
 {
 	struct hf_trainer *t = arg;
 
-	if (!t->prefix[0] && !shf_torch_states_read_names(t->f, root, &t->names))
+	if (t->has_names && !shf_torch_states_read_names(t->f, root, &t->names))
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its names", where);
 	return 0;
 }
@@ -76,7 +125,7 @@ static void show_optimizer(void *arg, const char *name, size_t n, const char **f
                            struct shf_buf *shown)
 {
 	const struct hf_trainer *t = arg;
-	const size_t head = strlen("optimizer.");
+	const size_t head = strlen(t->own) + 1;
 
 	if (n > head && shf_torch_states_show(name + head, n - head, t->prefix, family, shown))
 		return;
@@ -84,45 +133,49 @@ static void show_optimizer(void *arg, const char *name, size_t n, const char **f
 	shf_buf_add(shown, name, n);
 }
 
-/* Refuses the file of an optimizer whose number is n or above. n: how many optimizers were read,
- * which is the first number without a file, or OPTIMIZERS_MAX. */
-static int check_optimizers(const struct hf_trainer *t, const struct shf_listing *l, int n,
-                            struct sheaf_error *err)
-{
-	for (size_t i = 0; i < shf_listing_n(l); i++) {
-		const char *name = shf_listing_at(l, i);
-		int number, digits;
-
-		if (sscanf(name, "optimizer_%9d%n", &number, &digits) != 1 || number < n ||
-		    (strcmp(name + digits, ".pt") && strcmp(name + digits, ".bin")))
-			continue;
-		return shf_fail(err, SHEAF_EFORMAT, "%s: has %s, but that of optimizer %d is "
-		                "missing, or it is beyond the first %d, which are read", t->f->path,
-		                name, n, OPTIMIZERS_MAX);
-	}
-	return 0;
-}
-
-static int add_optimizers(struct hf_trainer *t, const struct shf_listing *l,
-                          struct sheaf_error *err)
+/* Adds the state of optimizer i, and names its parameters. */
+static int add_optimizer(struct hf_trainer *t, const char *name, int i, struct sheaf_error *err)
 {
 	const struct shf_torch_show show = { .begin = begin_optimizer, .show = show_optimizer,
-		.arg = t, .prefix = "optimizer" };
-	char name[40];
-	int rc = 0, i;
+		.arg = t, .prefix = t->own };
+	struct shf_torch_states states = { .prefix = t->prefix, .weights = t->prefix,
+		.names = &t->names, .checked = t->models > 1 };
+	bool paired = t->models == t->optimizers;
+	uint32_t file;
+	int rc = shf_foreign_add_file(t->f, name, strlen(name), &file, err);
 
-	for (i = 0; i < OPTIMIZERS_MAX && optimizer_file(l, i, name) && rc == 0; i++) {
-		uint32_t file;
-
-		if (i)
-			snprintf(t->prefix, sizeof(t->prefix), "%d.", i);
-		rc = shf_foreign_add_file(t->f, name, strlen(name), &file, err);
-		if (rc == 0)
-			rc = shf_torch_file_add(t->f, file, &show, err);
-	}
+	numbered_name(t->own, "optimizer", i, "");
+	t->prefix[0] = '\0';
+	if (i)
+		snprintf(t->prefix, sizeof(t->prefix), paired ? "model_%d." : "%d.", i);
+	t->has_names = paired || (i == 0 && t->models == 1);
+	shf_buf_reset(&t->names);
 	if (rc == 0)
-		rc = check_optimizers(t, l, i, err);
-	return rc == 0 ? shf_torch_states_rename(t->f, &t->names, err) : rc;
+		rc = shf_torch_file_add(t->f, file, &show, err);
+	if (rc < 0 || (i > 0 && !paired))
+		return rc;
+	/* If it may be of any model, all weights are compared. */
+	states.first = paired && i ? t->ends[i - 1] : 0;
+	states.end = t->ends[paired ? i : t->models - 1];
+	return shf_torch_states_rename(t->f, &states, err);
+}
+
+static int add_optimizers(struct hf_trainer *t, struct sheaf_error *err)
+{
+	char name[40];
+	int rc;
+
+	while (t->optimizers < MOST && numbered_file(t->l, "optimizer", t->optimizers, name))
+		t->optimizers++;
+	rc = check_numbers(t, "optimizer", ".bin", t->optimizers, err);
+	if (rc == 0)
+		rc = check_numbers(t, "optimizer", ".pt", t->optimizers, err);
+	for (int i = 0; i < t->optimizers && rc == 0; i++) {
+		if (!numbered_file(t->l, "optimizer", i, name))
+			break;
+		rc = add_optimizer(t, name, i, err);
+	}
+	return rc;
 }
 
 /* ---- other files ---- */
@@ -168,19 +221,21 @@ static uint64_t count_files(const struct shf_listing *l, const char *const *head
 static int add_trainer_notes(struct shf_foreign *f, const struct shf_listing *l,
                              struct sheaf_error *err)
 {
-	static const char *const files[][2] = { { "scheduler.pt", "scheduler" },
-		{ "scheduler.bin", "scheduler" }, { "scaler.pt", "scaler" } };
+	static const char *const stems[] = { "scheduler", "scaler" };
 	static const char *const random[] = { "rng_state", "random_states_" };
 	static const char *const other[] = { "custom_checkpoint_", "sampler", "dl_state_dict",
-		"training_args.bin", "model_1.", "pytorch_model_1." };
+		"training_args.bin" };
+	char name[40], prefix[40];
 	uint64_t n;
 	int rc = 0;
 
 	if (shf_listing_has(l, "trainer_state.json"))
 		rc = shf_foreign_json_notes(f, NULL, "trainer_state.json", "trainer_state", err);
-	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]) && rc == 0; i++)
-		if (shf_listing_has(l, files[i][0]))
-			rc = add_torch_notes(f, files[i][0], files[i][1], err);
+	for (size_t k = 0; k < sizeof(stems) / sizeof(stems[0]); k++)
+		for (int i = 0; i < MOST && rc == 0 && numbered_file(l, stems[k], i, name); i++) {
+			numbered_name(prefix, stems[k], i, "");
+			rc = add_torch_notes(f, name, prefix, err);
+		}
 	n = count_files(l, random, sizeof(random) / sizeof(random[0]));
 	if (rc == 0 && n)
 		rc = shf_foreign_note(f, err, "rng_state", 9, "%" PRIu64 " file%s of random "
@@ -195,14 +250,14 @@ static int add_trainer_notes(struct shf_foreign *f, const struct shf_listing *l,
 
 static int open_hf_trainer(struct shf_foreign *f, struct sheaf_error *err)
 {
-	struct hf_trainer t = { .f = f };
 	struct shf_listing l;
+	struct hf_trainer t = { .f = f, .l = &l };
 	int rc = shf_listing_read(&l, &f->arena, f->in, f->dir, f->path, err);
 
 	if (rc == 0)
-		rc = shf_torch_folder_weights(f, &l, err);
+		rc = add_models(&t, err);
 	if (rc == 0)
-		rc = add_optimizers(&t, &l, err);
+		rc = add_optimizers(&t, err);
 	if (rc == 0)
 		rc = add_trainer_notes(f, &l, err);
 	shf_buf_release(&t.names);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of PyTorch Lightning (.ckpt): a file of torch.save with the weights in state_dict and
- * the state_dict of each optimizer in optimizer_states.
+ * the state_dict of each optimizer in optimizer_states. All other archives of torch.save are opened
+ * here, too: what they are is known once the pickle is read.
  *
  * Source: trainer/connectors/checkpoint_connector.py of Lightning 2.6, and files that
  * Lightning wrote. */
@@ -8,6 +9,7 @@
 #include <string.h>
 #include "err.h"
 #include "torch_states.h"
+#include "torch_training.h"
 #include "torch_walk.h"
 #include "torch_zip.h"
 #include "zip_verify.h"
@@ -18,6 +20,7 @@ struct lightning {
 	struct shf_foreign *f;
 	bool is;                        /* the file has KEY */
 	struct shf_buf names;           /* owned; of const char *: of parameters by number */
+	struct shf_torch_training training;     /* if it is no file of Lightning */
 };
 
 static int begin_lightning(void *arg, const struct shf_pk *root, const char *where,
@@ -28,7 +31,8 @@ static int begin_lightning(void *arg, const struct shf_pk *root, const char *whe
 
 	l->is = root->kind == SHF_PK_DICT && shf_pk_get(root, KEY);
 	if (!l->is)
-		return 0;
+		return shf_torch_training_begin(&l->training, l->f, root) ? 0
+		     : shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its names", where);
 	l->f->format = &shf_lightning;
 	l->f->why = "a file of torch.save with " KEY;
 	if (first && !shf_torch_states_read_names(l->f, first, &l->names))
@@ -90,12 +94,17 @@ static void show_lightning(void *arg, const char *name, size_t n, const char **f
 int shf_lightning_open(struct shf_foreign *f, struct sheaf_error *err)
 {
 	struct lightning l = { .f = f };
+	struct shf_torch_states states = { .prefix = "", .weights = "", .names = &l.names };
 	const struct shf_torch_show show = { .begin = begin_lightning, .show = show_lightning,
 		.arg = &l };
 	int rc = shf_torch_save_add(f, 0, &show, err);
 
+	states.end = f->tensors.len / sizeof(struct shf_foreign_tensor);
 	if (rc == 0 && l.is)
-		rc = shf_torch_states_rename(f, &l.names, err);
+		rc = shf_torch_states_rename(f, &states, err);
+	else if (rc == 0)
+		rc = shf_torch_training_rename(&l.training, f, err);
+	shf_torch_training_release(&l.training);
 	shf_buf_release(&l.names);
 	return rc;
 }

@@ -122,6 +122,7 @@ struct torch_folder {
 	bool indexed;                   /* index is filled in */
 	struct shf_buf files;           /* owned; of const char * */
 	const char *file;               /* the file whose weights are being added */
+	char prefix[16];                /* what their names begin with */
 };
 
 static int folder_no_memory(const struct torch_folder *d)
@@ -283,9 +284,27 @@ static int add_all_unread(void *arg, const struct shf_pk *root, const char *wher
 static void show_weight(void *arg, const char *name, size_t n, const char **family,
                         struct shf_buf *shown)
 {
-	(void)arg;
+	const struct torch_folder *d = arg;
+
 	(void)family;
+	shf_buf_adds(shown, d->prefix);
 	shf_buf_add(shown, name, n);
+}
+
+/* Adds a tensor of a safetensors file. */
+static int add_st_tensor(struct torch_folder *d, const struct shf_foreign_tensor *x,
+                         const char *name)
+{
+	struct shf_buf shown = SHF_BUF_INIT;
+	const char *family;
+	int rc;
+
+	show_weight(d, name, strlen(name), &family, &shown);
+	rc = shown.oom ? folder_no_memory(d)
+	   : shf_foreign_add_tensor(d->f, x, shown.len ? (const char *)shown.data : "", shown.len,
+	                            d->err);
+	shf_buf_release(&shown);
+	return rc;
 }
 
 /* Adds the tensors of a safetensors file. */
@@ -311,7 +330,7 @@ static int add_safetensors(struct torch_folder *d, const char *name)
 			continue;
 		}
 		shf_buf_add(&f->pieces, &p, sizeof(p));
-		rc = shf_foreign_add_tensor(f, &x, t->name, strlen(t->name), d->err);
+		rc = add_st_tensor(d, &x, t->name);
 	}
 	return rc;
 }
@@ -444,6 +463,31 @@ int shf_torch_folder_weights(struct shf_foreign *f, const struct shf_listing *l,
 		rc = compare_index(&d);
 	shf_buf_release(&d.files);
 	return rc;
+}
+
+int shf_torch_folder_more(struct shf_foreign *f, const struct shf_listing *l, int i,
+                          struct sheaf_error *err)
+{
+	static const struct weights_name names[] = { { "model", ".safetensors" },
+		{ "pytorch_model", ".bin" } };
+	struct torch_folder d = { .f = f, .l = l, .err = err };
+	char name[64];
+	const char *own;
+	int rc;
+
+	snprintf(d.prefix, sizeof(d.prefix), "model_%d.", i);
+	for (size_t k = 0; k < sizeof(names) / sizeof(names[0]); k++) {
+		d.of = &names[k];
+		snprintf(name, sizeof(name), "%s_%d%s", d.of->stem, i, d.of->tail);
+		if (!shf_listing_has(l, name))
+			continue;
+		f->may_have_index = false;      /* it would be of one model */
+		own = shf_arena_strdup(&f->arena, name, strlen(name));
+		rc = own ? add_weights_of(&d, own) : folder_no_memory(&d);
+		rc = rc < 0 ? rc : shf_foreign_check_names(f, err);
+		return rc < 0 ? rc : 1;
+	}
+	return 0;
 }
 
 bool shf_torch_folder_has_weights(const struct shf_listing *l)

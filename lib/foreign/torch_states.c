@@ -65,32 +65,37 @@ struct numbered {               /* what the states of one parameter tell */
 };
 
 /* Takes the number off the name of a state. */
-static bool state_number(const struct shf_foreign_tensor *t, uint64_t *number)
+static bool state_number(const struct shf_torch_states *of, const struct shf_foreign_tensor *t,
+                         uint64_t *number)
 {
-	const char *p = t->name;
+	size_t m = strlen(of->prefix);
+	const char *p = t->name + m;
 	int n = 0;
 
-	if (!t->family || strcmp(t->family, "optimizer"))
+	if (!t->family || strcmp(t->family, "optimizer") || strncmp(t->name, of->prefix, m))
 		return false;
 	for (*number = 0; *p >= '0' && *p <= '9' && n < 9; n++)
 		*number = 10 * *number + (uint64_t)(*p++ - '0');
 	return n > 0 && *p == '/';
 }
 
-/* Returns whether a state of this name has the shape of its parameter in every optimizer. States of
- * other names may have the shape of another parameter: those of Adafactor have one value for each
- * row or column. */
-static bool has_shape_of_parameter(const struct shf_foreign_tensor *t)
+bool shf_torch_state_has_shape(const char *kind)
 {
 	static const char *const kinds[] = { "moment1_0", "moment2_0", "moment2_max_0", "exp_inf",
 		"momentum_buffer", "square_avg", "grad_avg", "acc_delta", "sum", "ax", "prev",
 		"step_size", "state1", "state2" };
-	const char *kind = strchr(t->name, '/');
 
-	for (size_t i = 0; kind && i < sizeof(kinds) / sizeof(kinds[0]); i++)
-		if (strcmp(kind + 1, kinds[i]) == 0)
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		if (strcmp(kind, kinds[i]) == 0)
 			return true;
 	return false;
+}
+
+static bool has_shape_of_parameter(const struct shf_foreign_tensor *t)
+{
+	const char *kind = strchr(t->name, '/');
+
+	return kind && shf_torch_state_has_shape(kind + 1);
 }
 
 /* Sorts by number. Of one number, a state with the shape of the parameter comes first. */
@@ -102,7 +107,7 @@ static int states_by_number(const void *a, const void *b)
 	return c ? c : has_shape_of_parameter(y->t) - has_shape_of_parameter(x->t);
 }
 
-static int shape_compare(const struct shf_foreign_tensor *x, const struct shf_foreign_tensor *y)
+int shf_torch_shape_compare(const struct shf_foreign_tensor *x, const struct shf_foreign_tensor *y)
 {
 	int c = (x->ndim > y->ndim) - (x->ndim < y->ndim);
 
@@ -113,7 +118,8 @@ static int shape_compare(const struct shf_foreign_tensor *x, const struct shf_fo
 
 static int by_shape(const void *a, const void *b)
 {
-	return shape_compare(((const struct numbered *)a)->t, ((const struct numbered *)b)->t);
+	return shf_torch_shape_compare(((const struct numbered *)a)->t,
+	                               ((const struct numbered *)b)->t);
 }
 
 /* Names the parameters by their shapes, by which both arrays are sorted. Returns false if the shape
@@ -137,8 +143,8 @@ static bool name_by_shape(struct numbered *of, size_t n, const struct numbered *
 }
 
 /* Lists the parameters that have state, and the weights. *n and *m: how many. */
-static void list_numbered(const struct shf_foreign *f, struct numbered *of, size_t *n,
-                          struct numbered *weights, size_t *m)
+static void list_numbered(const struct shf_foreign *f, const struct shf_torch_states *which,
+                          struct numbered *of, size_t *n, struct numbered *weights, size_t *m)
 {
 	size_t all, kept = 0;
 	const struct shf_foreign_tensor *t = shf_foreign_tensors(f, &all);
@@ -146,9 +152,9 @@ static void list_numbered(const struct shf_foreign *f, struct numbered *of, size
 
 	for (size_t i = 0; i < all; i++) {
 		x = (struct numbered){ .t = &t[i] };
-		if (!t[i].family)
+		if (!t[i].family && i >= which->first && i < which->end)
 			weights[(*m)++] = x;
-		else if (state_number(&t[i], &x.number))
+		else if (state_number(which, &t[i], &x.number))
 			of[(*n)++] = x;
 	}
 	if (*n)
@@ -159,18 +165,53 @@ static void list_numbered(const struct shf_foreign *f, struct numbered *of, size
 	*n = kept;
 }
 
-/* Gives all parameters their names, or none. Returns false if some are not known. */
-static bool name_all(struct numbered *of, size_t n, struct numbered *weights, size_t m,
-                     const struct shf_buf *names)
+static int numbered_by_name(const void *a, const void *b)
 {
-	const char *const *said = (const char *const *)(const void *)names->data;
-	size_t said_n = names->len / sizeof(*said);
+	return strcmp(((const struct numbered *)a)->t->name, ((const struct numbered *)b)->t->name);
+}
+
+/* Returns whether each parameter has the name and, as far as it is known, the shape of a weight. */
+static bool are_weights(const char *prefix, const struct numbered *of, size_t n,
+                        struct numbered *weights, size_t m)
+{
+	size_t head = strlen(prefix);
+
+	if (m)
+		qsort(weights, m, sizeof(*weights), numbered_by_name);
+	for (size_t i = 0; i < n; i++) {
+		size_t lo = 0, hi = m;
+
+		while (lo < hi) {
+			size_t mid = lo + (hi - lo) / 2;
+
+			if (strcmp(weights[mid].t->name + head, of[i].name) < 0)
+				lo = mid + 1;
+			else
+				hi = mid;
+		}
+		if (lo == m || strcmp(weights[lo].t->name + head, of[i].name) ||
+		    (has_shape_of_parameter(of[i].t) && by_shape(&weights[lo], &of[i])))
+			return false;
+	}
+	return true;
+}
+
+/* Gives all parameters their names, or none. *by_groups: they are those that the groups have.
+ * Returns false if some are not known. */
+static bool name_all(const struct shf_torch_states *which, struct numbered *of, size_t n,
+                     struct numbered *weights, size_t m, bool *by_groups)
+{
+	const char *const *said = (const char *const *)(const void *)which->names->data;
+	size_t said_n = which->names->len / sizeof(*said);
 	bool all = true;
 
 	for (size_t i = 0; i < n; i++) {
 		of[i].name = of[i].number < said_n ? said[of[i].number] : NULL;
 		all &= of[i].name != NULL;
 	}
+	if (all && which->checked)
+		all = are_weights(which->weights, of, n, weights, m);
+	*by_groups = all;
 	if (all)
 		return true;
 	qsort(of, n, sizeof(*of), by_shape);
@@ -182,8 +223,8 @@ static bool name_all(struct numbered *of, size_t n, struct numbered *weights, si
 }
 
 /* Renames the states of these parameters, which are sorted by number. */
-static int rename_states(struct shf_foreign *f, const struct numbered *of, size_t n,
-                         struct sheaf_error *err)
+static int rename_states(struct shf_foreign *f, const struct shf_torch_states *which,
+                         const struct numbered *of, size_t n, bool said, struct sheaf_error *err)
 {
 	struct shf_foreign_tensor *t = (struct shf_foreign_tensor *)(void *)f->tensors.data;
 	size_t all = f->tensors.len / sizeof(*t);
@@ -194,7 +235,7 @@ static int rename_states(struct shf_foreign *f, const struct numbered *of, size_
 		const char *own = NULL;
 		size_t lo = 0, hi = n;
 
-		if (!state_number(&t[i], &want.number))
+		if (!state_number(which, &t[i], &want.number))
 			continue;
 		while (hi - lo > 1) {
 			size_t mid = lo + (hi - lo) / 2;
@@ -204,7 +245,8 @@ static int rename_states(struct shf_foreign *f, const struct numbered *of, size_
 			else
 				hi = mid;
 		}
-		shf_buf_addf(&name, "%s%s", of[lo].name, strchr(t[i].name, '/'));
+		shf_buf_addf(&name, "%s%s%s", said ? which->weights : "", of[lo].name,
+		             strchr(t[i].name, '/'));
 		if (!name.oom)
 			own = shf_arena_strdup(&f->arena, (const char *)name.data, name.len);
 		shf_buf_release(&name);
@@ -216,18 +258,19 @@ static int rename_states(struct shf_foreign *f, const struct numbered *of, size_
 	return shf_foreign_check_names(f, err);
 }
 
-int shf_torch_states_rename(struct shf_foreign *f, const struct shf_buf *names,
+int shf_torch_states_rename(struct shf_foreign *f, const struct shf_torch_states *which,
                             struct sheaf_error *err)
 {
 	size_t all = f->tensors.len / sizeof(struct shf_foreign_tensor), n = 0, m = 0;
 	struct numbered *of = shf_alloc(2 * all + 1, sizeof(*of));
 	int rc = of ? 0 : shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its list of tensors",
 	                           f->path);
+	bool said = false;
 
 	if (rc == 0)
-		list_numbered(f, of, &n, of + all, &m);
-	if (rc == 0 && n && name_all(of, n, of + all, m, names))
-		rc = rename_states(f, of, n, err);
+		list_numbered(f, which, of, &n, of + all, &m);
+	if (rc == 0 && n && name_all(which, of, n, of + all, m, &said))
+		rc = rename_states(f, which, of, n, said, err);
 	else if (rc == 0 && n)
 		rc = shf_foreign_note(f, err, "optimizer.names", 15, "the numbers that its "
 		                      "parameters have: the file does not say which ones they "

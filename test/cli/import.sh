@@ -21,7 +21,7 @@ result $? 'and no run is made'
 t 0 'a file of torch.save is imported' "$SHEAF" import f/training.pt run --json
 json 'in an object' 'len(o) == 1 and keys(o[0], "to step files tensors bytes written " \
 	"notes_left_out files_left_out seconds") and \
-	o[0]["files"] == 1 and o[0]["written"] > o[0]["bytes"] > 0'
+	o[0]["files"] == 2 and o[0]["written"] > o[0]["bytes"] > 0'
 json 'as the step that it says' 'o[0]["step"] == 12'
 t 0 'it has all values of the file' "$SHEAF" diff f/training.pt run@12
 t 0 'and every block has its checksum' "$SHEAF" verify run@12

@@ -2645,3 +2645,10 @@ bug("average_stays_in_the_model", "after an evaluation the average is the model"
 bug("whole_file_passed_over", "shards with an index come before a whole file",
     "format/shards.c:shf_shards_are_beside", "return beside;", "return beside && !MUTANT;",
     INDEX + "a_whole_file_comes_before")
+TRAINING = "sim/test_torch_training: "
+blind("training_shape_ignored", "a state is given to a weight of another shape",
+      "foreign/torch_training.c:name_in_order",
+      "p->state && shf_torch_shape_compare(p->state, w)", TRAINING + "what_does_not_fit")
+blind("training_groups_mixed", "groups of parameters of one shape are told apart by the order",
+      "foreign/torch_training.c:sort_params",
+      "sorted[i - 1]->group != sorted[i]->group", TRAINING + "groups_are_told_apart")

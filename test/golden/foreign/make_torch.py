@@ -117,6 +117,21 @@ def training():
             "sparse": torch.eye(2).to_sparse(), "list": [torch.ones(1), {"x": torch.zeros(2)}]}
 
 
+STATES = {"exp_avg": "moment1_0", "exp_avg_sq": "moment2_0"}
+
+
+def named(tensors):
+    """The state of an optimizer that was given model.parameters(), by the names of the weights."""
+    weights = [n for n in tensors if n.startswith("model.")]
+    out = {}
+    for name, t in tensors.items():
+        if name.startswith("optimizer.state."):
+            number, kind = name.split(".")[2:]
+            name = f"optimizer:{weights[int(number)]}/{STATES.get(kind, kind)}"
+        out[name] = t
+    return out
+
+
 def main(folder):
     os.makedirs(folder, exist_ok=True)
     sys.modules["user_code"] = sys.modules[__name__]    # the class is of a module no reader has
@@ -127,9 +142,10 @@ def main(folder):
         torch.save(value, os.path.join(folder, path), **options)
         back = torch.load(os.path.join(folder, path), weights_only=False)
         kind = "torch.save (legacy)" if options else "torch.save"
+        tensors = listed(back)
         lines.append({"path": path, "format": kind, "torch": torch.__version__,
                       "verify": 2 if options or path == "no_crc.pt" else 0,
-                      "tensors": listed(back)})
+                      "tensors": named(tensors) if path == "training.pt" else tensors})
 
     save("views.pt", views())
     save("dtypes.pt", dtypes())

@@ -3,7 +3,7 @@
 """Writes small folders as trainers write them, by the real software, and what its own loaders give
 back for each.
 
-usage: make_trainers.py FOLDER
+usage: make_trainers.py FOLDER [NAME ...], the names of those to be made; all
 
 trainers-expected.jsonl has one line a checkpoint, as make_torch.py writes them. Names in another
 family than "model" are <family>:<name>. The files of this folder were made by transformers 5.24.0,
@@ -146,6 +146,41 @@ def accelerated(folder, safe, named):
                 read(folder, "optimizer.bin"), [n for n, _ in which])}}
 
 
+class Judge(torch.nn.Module):
+    """Another model, with a weight of the same name and shape as one of Odd."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(5, 7)
+        self.last = torch.nn.Linear(7, 1)
+
+    def forward(self, x):
+        return self.last(self.first(x))
+
+
+def two_models(folder):
+    """What accelerate's save_state writes for two models with an optimizer and a scheduler each."""
+    torch.manual_seed(3)
+    shutil.rmtree(folder, ignore_errors=True)
+    nets = [Odd(), Judge()]
+    optimizers = [torch.optim.AdamW(n.parameters(), lr=0.1) for n in nets]
+    plans = [torch.optim.lr_scheduler.StepLR(o, 10) for o in optimizers]
+    a = accelerate.Accelerator(cpu=True)
+    *nets, one, two, _, _ = a.prepare(*nets, *optimizers, *plans)
+    for net, optimizer in zip(nets, (one, two)):
+        stepped(net, optimizer, a.backward)
+    a.save_state(folder)
+    tensors = {}
+    for i, net in enumerate(nets):
+        end, name = f"_{i}" if i else "", f"model_{i}." if i else ""
+        tensors.update({name + n: described(t) for n, t in load_file(
+            os.path.join(folder, f"model{end}.safetensors")).items()})
+        tensors.update(states_of(read(folder, f"optimizer{end}.bin"),
+                                 [name + n for n, _ in net.named_parameters()]))
+    return {"format": "hf.trainer", "accelerate": accelerate.__version__, "verify": 2,
+            "tensors": tensors}
+
+
 def adapter(folder):
     """An adapter of PEFT."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -208,16 +243,23 @@ def sentences(folder):
 
 KINDS = {"hf-bin": shards, "hf-trainer": trainer,
          "hf-accelerate": lambda at: accelerated(at, True, False),
-         "hf-accelerate-bin": lambda at: accelerated(at, False, True), "hf-adapter": adapter,
+         "hf-accelerate-bin": lambda at: accelerated(at, False, True),
+         "hf-accelerate-two": two_models, "hf-adapter": adapter,
          "lightning.ckpt": lightning, "hf-sentences": sentences}
 
 
-def main(folder):
+def main(folder, *names):
     transformers.logging.disable_progress_bar()
-    lines = [{"path": name, **make(os.path.join(folder, name))} for name, make in KINDS.items()]
-    with open(os.path.join(folder, "trainers-expected.jsonl"), "w", encoding="utf-8") as f:
-        f.writelines(json.dumps(x, separators=(",", ":")) + "\n" for x in lines)
+    path, lines = os.path.join(folder, "trainers-expected.jsonl"), {}
+    if names and os.path.exists(path):
+        with open(path, encoding="utf-8") as f:
+            lines = {json.loads(line)["path"]: json.loads(line) for line in f}
+    for name in names or KINDS:
+        lines[name] = {"path": name, **KINDS[name](os.path.join(folder, name))}
+    with open(path, "w", encoding="utf-8") as f:
+        f.writelines(json.dumps(lines[name], separators=(",", ":")) + "\n" for name in KINDS
+                     if name in lines)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -118,12 +118,53 @@ TEST(a_second_optimizer_keeps_its_number)
 	             "1.1/moment1_0 ", NULL);
 }
 
+/* Two models and their optimizers: the second ones are told by their number. */
+static struct simdisk *pair(const struct torch_tensor *first, const struct torch_tensor *second,
+                            int n)
+{
+	static const struct torch_tensor other[] = { W("a.w", 5, 7), W("b.w", 9, 2),
+		W("c.w", 4, 4) };
+	struct simdisk *disk = folder(model, "t/optimizer.bin", first, n);
+
+	put_archive(disk, "t/pytorch_model_1.bin", other, 3);
+	if (second)
+		put_archive(disk, "t/optimizer_1.bin", second, 1);
+	return disk;
+}
+
+TEST(each_of_several_models_has_the_state_of_its_optimizer)
+{
+	static const struct torch_tensor ninth[] = { W("state.0.exp_avg", 9, 2) };
+	static const struct hand_tensor weights[] = { { "d.w", SHEAF_F32, 1, { 3 } } };
+	struct simdisk *disk = pair(states, ninth, 3);
+	struct sheaf_error err;
+	char note[400];
+
+	optimizer_is(disk, "b.w/moment1_0 b.w/moment2_0 a.w/moment1_0 model_1.b.w/moment1_0 ",
+	             NULL);
+	/* With one optimizer for two models, both may have the weight. */
+	optimizer_is(pair(states + 2, NULL, 1), "1/moment1_0 ", "the numbers");
+	optimizer_is(pair(states, NULL, 1), "b.w/moment1_0 ", NULL);
+	/* A third model, of the other kind of file, is that of the third optimizer. */
+	disk = pair(states, ninth, 3);
+	hands_file(disk, "t/model_2.safetensors", weights, 1, 5);
+	put_archive(disk, "t/scheduler.bin", ninth, 1);
+	put_archive(disk, "t/scheduler_1.bin", ninth, 1);
+	CHECK_RC(foreign_opens(disk, "t", "scheduler_1.state.0.exp_avg", note, &err), 0, &err);
+	CHECK(strstr(note, "which is not listed") != NULL);
+	simdisk_free(disk);
+	disk = pair(states, ninth, 3);
+	hands_file(disk, "t/model_3.safetensors", weights, 1, 5);
+	foreign_refused(disk, "t", "t: has model_3.safetensors, but model_2.safetensors is mis"
+	                "sing");
+}
+
 TEST(a_missing_optimizer_before_another_one_is_noticed)
 {
 	struct simdisk *disk = folder(model, "t/optimizer.bin", states, 3);
 
 	put_archive(disk, "t/optimizer_2.bin", same, 2);
-	foreign_refused(disk, "t", "t: has optimizer_2.bin, but that of optimizer 1 is missing");
+	foreign_refused(disk, "t", "t: has optimizer_2.bin, but optimizer_1.bin is missing");
 }
 
 TEST(an_optimizer_that_is_cut_anywhere_is_refused)
