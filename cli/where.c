@@ -33,6 +33,7 @@ static bool is_number(const char *s)
 static bool is_weights(const char *name)
 {
 	static const char *const names[] = { "sheaf.json", "sheaf.sums", ".metadata",
+		"metadata.pkl",
 		"model_meta.json", "model_state", "optimizer_state", "master_weight", "ema_state",
 		"latest", "latest_universal", "latest_checkpointed_iteration.txt", "common.pt",
 		"manifest.ocdbt", "_METADATA", "_CHECKPOINT_METADATA", ".zarray", ".zgroup",

@@ -6,6 +6,7 @@ usage: seeds.py [FOLDER]     default: corpus beside this file
 """
 import json
 import os
+import pickle
 import struct
 import sys
 
@@ -438,6 +439,42 @@ MODEL = (b"\x80\x02(" + text("module") + b"cm\nNet\n" + text("f") + text("s") + 
 TORCH += [b"\1" + p for p in MANY] + [
     b"\2" + LEGACY + MODEL + KEYS + struct.pack("<q", 16) + b"\7" * 64,
     b"\3" + metadata([WHOLE], [AT, placed("w", sized(0, 0), 1, 337)])]
+
+
+def transformed(*names, at=461, n=347):
+    return b"\3" + metadata([WHOLE], [placed(
+        "w", sized(0, 0), at, n, more=text("transform_descriptors") + b"](" +
+        b"".join(map(text, names)) + b"e")])
+
+
+TORCH += [transformed("stream.zstd/1"), transformed("stream.zstd/1", n=346),
+          transformed("stream.zstd/1", at=0), transformed("stream.zstd/1.5"),
+          transformed("stream.zstd/1", "aes/1")]
+
+
+def shared(shape=(4, 3), mesh=(2,), ranks=(0, 1), cut=({"type": "Shard", "dim": 0},), **more):
+    """metadata.pkl of torch_checkpointing."""
+    data = {"global_shape": list(shape), "dtype": "torch.float32", "stride": [3, 1],
+            "mesh_spec": {"device_type": "cpu", "mesh_shape": mesh, "mesh_data": ranks,
+                          "mesh_dim_names": None}, "placements": list(cut)}
+    boxes = {"global_shape": list(shape), "global_offsets": [[0, 0]], "local_offsets": [[0, 0]],
+             "local_sizes": [[2, 3]], "dtype": "torch.float32"}
+    said = [{"type": "default_tensor_v1", "data": {**boxes, "global_offsets": [[2 * i, 0]]}}
+            for i in range(2)] if not cut else [{"type": "DTensorShardingMetadata", "data": data}]
+    return b"\5" + pickle.dumps({"metadata": {"m": {
+        "nested_path_to_metadata": {'["w"]': [{"sharding_metadata": x, "ranks": (i,)}
+                                              for i, x in enumerate(said)]},
+        "rank_to_layout_info": {0: None, 1: {"file_path": "m_1.pt", "serialization_format": {
+            "type": "TorchSerialization"}}}}}, "world_size": 2, "version": "2.0", **more}, 4)
+
+
+SS = {"type": "StridedShard", "dim": 0, "split_factor": 2}
+TORCH += [shared(), shared(cut=()), shared(cut=(SS,)), shared((2, 3), cut=({"type": "Replicate"},)),
+          shared((4, 3), ranks=(0, 0)), shared((3, 3)), shared(version="1.0"),
+          shared(world_size=1), shared((2**62, 2**62)), shared(mesh=(2**40,)),
+          shared((2, 6), cut=({"type": "Shard", "dim": 1},)),
+          shared(cut=({"type": "Shard", "dim": 2},)), shared(ranks=(0, 7)),
+          shared((1, 3), mesh=(1, 2), cut=(SS, {"type": "Shard", "dim": 0}))]
 
 
 def main():

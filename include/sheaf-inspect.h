@@ -76,7 +76,8 @@ struct sheaf_checkpoint_info {
 	const char *format;             /* "sheaf", "hf" (Hugging Face), "safetensors", or of other
 	                                 * programs: "torch.save", "torch.save (legacy)",
 	                                 * "torch.save (hf)", "torch.dcp",
-	                                 * "torch.dcp (safetensors)", "paddle.save",
+	                                 * "torch.dcp (safetensors)", "torch.checkpointing",
+	                                 * "paddle.save",
 	                                 * "paddle.unified", "paddle.sharding_io", "paddle.flex",
 	                                 * "deepspeed", "megatron.torch_dist", "megatron.torch",
 	                                 * "hf.trainer", "lightning", "orbax", "zarr", "npy", "npz",

@@ -280,6 +280,25 @@ static bool unwrap(const struct shf_pk *v, const char **func, const struct shf_p
 	return false;
 }
 
+/* A DTensor is _rebuild_from_type_v2(_rebuild_wrapper_subclass, DTensor, arguments, state). The
+ * state is a dictionary of attributes, one of which is the local tensor, or a pair: of that and of
+ * a dictionary of slots. */
+const struct shf_pk *shf_torch_local_of(const struct shf_pk *v)
+{
+	const struct shf_pk_call *c = shf_pk_call_of(v, "torch._tensor._rebuild_from_type_v2");
+	const struct shf_pk *local, *state, *type = c ? shf_pk_at(c->args, 1) : NULL;
+
+	if (!shf_pk_is_global(type, "torch.distributed.tensor.DTensor") &&
+	    !shf_pk_is_global(type, "torch.distributed.tensor._api.DTensor") &&
+	    !shf_pk_is_global(type, "torch.distributed._tensor.api.DTensor"))
+		return v;
+	state = shf_pk_at(c->args, 3);
+	local = shf_pk_get(state, "_local_tensor");
+	for (uint32_t i = 0; i < 2 && !local; i++)
+		local = shf_pk_get(shf_pk_at(state, i), "_local_tensor");
+	return local ? local : v;
+}
+
 enum shf_tensor_kind shf_torch_tensor_of(struct shf_torch_tensor *t, const struct shf_pk *v,
                                         const char **why)
 {

@@ -17,6 +17,11 @@ static enum shf_tensor_kind look_for_torch(const struct shf_pk *v, const char **
 	return shf_torch_tensor_of(&t, v, why);
 }
 
+static enum shf_tensor_kind look_for_local(const struct shf_pk *v, const char **why)
+{
+	return look_for_torch(shf_torch_local_of(v), why);
+}
+
 static int add_of_torch(void *arg, struct shf_foreign *f, const struct shf_pk *v, const char *name,
                         size_t n, struct sheaf_error *err)
 {
@@ -29,6 +34,8 @@ static int add_of_torch(void *arg, struct shf_foreign *f, const struct shf_pk *v
 	const char *why;
 	int rc;
 
+	if (places->show && places->show->local)
+		v = shf_torch_local_of(v);
 	if (!always(shf_torch_tensor_of(&t, v, &why) == SHF_TENSOR_READ))
 		return shf_fail(err, SHEAF_EBUG, "%s: a tensor is none any more", f->path);
 	x = shf_torch_shown(&t, dims);
@@ -55,8 +62,8 @@ int shf_torch_walk(struct shf_foreign *f, const struct shf_pickle *pickle, const
                    struct sheaf_error *err)
 {
 	struct torch_places places = { place, arg, show };
-	const struct shf_walk_kind by = { look_for_torch, add_of_torch, shf_torch_size, &places,
-		show ? show->prefix : NULL };
+	const struct shf_walk_kind by = { show && show->local ? look_for_local : look_for_torch,
+		add_of_torch, shf_torch_size, &places, show ? show->prefix : NULL };
 	int rc = show && show->begin ? show->begin(show->arg, pickle->root, where, err) : 0;
 
 	return rc < 0 ? rc : shf_walk(f, pickle, pickle->root, &by, err);

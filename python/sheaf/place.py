@@ -12,7 +12,7 @@ from .run import LATEST, Checkpoint, Path, Run, open_path
 AT = re.compile(r"(.+)@(\d+|latest)\Z", re.S)
 FOLDER = re.compile(r"checkpoint-(\d+)\Z")
 WEIGHTS = (".safetensors", ".safetensors.index.json", ".distcp", "_states.pt")
-WHOLE = ("sheaf.json", "sheaf.sums", ".metadata", "model_meta.json", "model_state",
+WHOLE = ("sheaf.json", "sheaf.sums", ".metadata", "metadata.pkl", "model_meta.json", "model_state",
          "optimizer_state", "master_weight", "ema_state", "latest", "latest_universal",
          "latest_checkpointed_iteration.txt", "common.pt")
 HEADS = ("global_step", "pytorch_model", "adapter_model", "mp_rank_")

@@ -2652,3 +2652,7 @@ blind("training_shape_ignored", "a state is given to a weight of another shape",
 blind("training_groups_mixed", "groups of parameters of one shape are told apart by the order",
       "foreign/torch_training.c:sort_params",
       "sorted[i - 1]->group != sorted[i]->group", TRAINING + "groups_are_told_apart")
+CKPT = "sim/test_torch_ckpt: "
+bug("ckpt_any_mesh_place", "the rank at a place of a mesh is taken to be that of the first place",
+    "foreign/torch_ckpt.c:add_at_mesh", "m->ranks->u.a[place]", "m->ranks->u.a[MUTANT ? 0 : place]",
+    CKPT + "what_ranks_have")

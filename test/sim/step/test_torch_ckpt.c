@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Directories of torch_checkpointing: what ranks have of a tensor is joined by metadata.pkl, loaded
+ * in any layout, and refused with a sentence where the metadata and the files do not fit. */
+#include <stdlib.h>
+#include "foreign.h"
+#include "t.h"
+#include "foreign_plays.h"
+#include "foreign_starved.h"
+
+#define ROWS 11
+#define COLUMNS 7
+#define DIR "c"
+
+enum flaw {
+	SOUND, BARE /* no DTensor */, BOXES /* default_tensor_v1 */, STRIDED, NO_FILE, OTHER_SHAPE,
+	PLACEMENT, DIMENSION, MESH, RANK, LAYOUT, FORMAT, OLD, OVERLAP, LEAVES, NO_TENSOR, MORE,
+	OUTSIDE
+};
+struct box { int64_t start[2], count[2]; };
+
+static void put(struct torch_bytes *b, const char *s)
+{
+	torch_add(b, s, strlen(s));
+}
+
+static void put_list(struct torch_bytes *b, const int64_t *v, int n)
+{
+	put(b, "](");
+	for (int i = 0; i < n; i++)
+		torch_int(b, v[i]);
+	put(b, "e");
+}
+
+/* Part i of n of `rows` rows, as torch cuts them. */
+static void part(int64_t rows, int n, int i, int64_t *start, int64_t *count)
+{
+	int64_t size = (rows + n - 1) / n;
+
+	*start = size * i < rows ? size * i : rows;
+	*count = rows - *start < size ? rows - *start : size;
+}
+
+/* What rank r of 4 has: rows by r / 2, and columns by r % 2. STRIDED: rows by r % 2 first, and then
+ * by r / 2. */
+static struct box box_of(int r, enum flaw flaw)
+{
+	struct box b = { { 0, 0 }, { ROWS, COLUMNS } };
+	int64_t start;
+
+	if (flaw == STRIDED) {
+		part(ROWS, 2, r % 2, &b.start[0], &b.count[0]);
+		start = b.start[0];
+		part(b.count[0], 2, r / 2, &b.start[0], &b.count[0]);
+		b.start[0] += start;
+		return b;
+	}
+	part(ROWS, 2, r / 2, &b.start[0], &b.count[0]);
+	part(COLUMNS, 2, r % 2, &b.start[1], &b.count[1]);
+	return b;
+}
+
+/* Puts the file of a rank: a dictionary with its part of w, which is a DTensor, stored column by
+ * column on some ranks. */
+static void put_rank(struct simdisk *disk, const char *path, int r, enum flaw flaw)
+{
+	struct box box = box_of(r, flaw);
+	bool turned = r % 3 == 1, slots = r % 2;        /* slots: the other form of a DTensor */
+	struct torch_tensor t = { .name = "w", .dtype = SHEAF_F32, .ndim = 2,
+		.shape = { box.count[0] + (flaw == OTHER_SHAPE && r == 2), box.count[1] } };
+	struct torch_bytes b = { 0 }, data = { 0 }, file;
+
+	t.stride[0] = turned ? 1 : t.shape[1];
+	t.stride[1] = turned ? t.shape[0] : 1;
+	for (int64_t k = 0; k < t.shape[0] * t.shape[1]; k++) {
+		int64_t i = turned ? k % t.shape[0] : k / t.shape[1];
+		int64_t j = turned ? k / t.shape[0] : k % t.shape[1];
+		uint64_t v = hand_value("model", "m.w", SHEAF_F32,
+		                        (box.start[0] + i) * COLUMNS + box.start[1] + j);
+
+		torch_add(&data, &v, 4);
+	}
+	torch_add(&b, "\x80\x02}", 3);
+	torch_text(&b, flaw == NO_TENSOR && r == 1 ? "v" : "w");
+	if (flaw != BARE)
+		put(&b, "ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n"
+		        "_rebuild_wrapper_subclass\nctorch.distributed.tensor\nDTensor\n)");
+	if (flaw != BARE)
+		put(&b, slots ? "N}" : "}");
+	if (flaw != BARE)
+		torch_text(&b, "_local_tensor");
+	torch_put(&b, &t, 1, 0);
+	put(&b, flaw == BARE ? "s" : slots ? "s\x86tRs" : "stRs");
+	if (flaw == MORE) {
+		torch_text(&b, "more");
+		torch_put(&b, &t, 1, 0);
+		put(&b, "s");
+	}
+	put(&b, ".");
+	file = torch_archive_with("archive", &b, &data, 1);
+	CHECK_INT(simdisk_put(disk, path, file.p, file.n), 0);
+	free(file.p);
+	free(data.p);
+	free(b.p);
+}
+
+static void put_placement(struct torch_bytes *b, const char *type, int dim)
+{
+	put(b, "}(");
+	torch_text(b, "type");
+	torch_text(b, type);
+	torch_text(b, "dim");
+	torch_int(b, dim);
+	torch_text(b, "split_factor");
+	torch_int(b, 2);
+	put(b, "u");
+}
+
+static void put_mesh(struct torch_bytes *b, enum flaw flaw)
+{
+	const int64_t shape[] = { 2, flaw == MESH ? 3 : 2 };
+	const int64_t ranks[] = { 0, flaw == OVERLAP ? 0 : 1, 2, flaw == RANK ? 9 : 3 };
+
+	torch_text(b, "mesh_spec");
+	put(b, "}(");
+	torch_text(b, "mesh_shape");
+	put_list(b, shape, 2);
+	torch_text(b, "mesh_data");
+	put_list(b, ranks, 4);
+	put(b, "u");
+	torch_text(b, "placements");
+	put(b, "](");
+	put_placement(b, flaw == STRIDED ? "StridedShard" : flaw == PLACEMENT ? "Partial" : "Shard",
+	              flaw == DIMENSION ? 2 : 0);
+	put_placement(b, "Shard", flaw != STRIDED);
+	put(b, "e");
+}
+
+/* Puts the boxes that one rank says it has. */
+static void put_boxes(struct torch_bytes *b, int r, enum flaw flaw)
+{
+	struct box box = box_of(r, flaw);
+	const int64_t zero[2] = { 0, 0 };
+
+	torch_text(b, "global_offsets");
+	put(b, "](");
+	put_list(b, box.start, 2);
+	put(b, "e");
+	torch_text(b, "local_offsets");
+	put(b, "](");
+	put_list(b, zero, 2);
+	put(b, "e");
+	torch_text(b, "local_sizes");
+	put(b, "](");
+	box.count[0] += flaw == LEAVES && r == 3;
+	put_list(b, box.count, 2);
+	put(b, "e");
+}
+
+static void put_group(struct torch_bytes *b, int r, enum flaw flaw)
+{
+	const int64_t shape[] = { ROWS, COLUMNS }, ranks[] = { 0, 1, 2, 3 };
+	bool said = flaw == BOXES || flaw == LEAVES;
+
+	put(b, "}(");
+	torch_text(b, "sharding_metadata");
+	put(b, "}(");
+	torch_text(b, "type");
+	torch_text(b, said ? "default_tensor_v1" : "DTensorShardingMetadata");
+	torch_text(b, "data");
+	put(b, "}(");
+	torch_text(b, "global_shape");
+	put_list(b, shape, 2);
+	if (said)
+		put_boxes(b, r, flaw);
+	else
+		put_mesh(b, flaw);
+	put(b, "uu");
+	torch_text(b, "ranks");
+	put_list(b, ranks + r, said ? 1 : 4);
+	put(b, "u");
+}
+
+static void put_metadata(struct simdisk *disk, enum flaw flaw)
+{
+	struct torch_bytes b = { 0 };
+
+	torch_add(&b, "\x80\x02}(", 4);
+	torch_text(&b, "metadata");
+	put(&b, "}(");
+	torch_text(&b, "m");
+	put(&b, "}(");
+	torch_text(&b, "nested_path_to_metadata");
+	put(&b, "}(");
+	torch_text(&b, "[\"w\"]");
+	put(&b, "](");
+	for (int r = 0; r < (flaw == BOXES || flaw == LEAVES ? 4 : 1); r++)
+		put_group(&b, r, flaw);
+	put(&b, "eu");
+	torch_text(&b, "rank_to_layout_info");
+	put(&b, "}(");
+	for (int r = 0; r < 4 - (flaw == LAYOUT); r++) {
+		torch_int(&b, r);
+		if (r != 1) {
+			put(&b, "N");
+			continue;
+		}
+		put(&b, "}(");
+		torch_text(&b, "file_path");
+		torch_text(&b, flaw == OUTSIDE ? "../m" : "sub/one");
+		torch_text(&b, "serialization_format");
+		put(&b, "}");
+		torch_text(&b, "type");
+		torch_text(&b, flaw == FORMAT ? "ArrowSerialization" : "TorchSerialization");
+		put(&b, "su");
+	}
+	put(&b, "uuu");
+	torch_text(&b, "world_size");
+	torch_int(&b, 4);
+	torch_text(&b, "version");
+	torch_text(&b, flaw == OLD ? "1.0" : "2.0");
+	put(&b, "u.");
+	CHECK_INT(simdisk_put(disk, DIR "/metadata.pkl", b.p, b.n), 0);
+	free(b.p);
+}
+
+static struct simdisk *saved(enum flaw flaw)
+{
+	struct simdisk *disk = disk_new();
+	char path[40];
+
+	for (int r = 0; r < 4; r++) {
+		snprintf(path, sizeof(path), r == 1 ? DIR "/sub/one" : DIR "/m_%d.pt", r);
+		if (flaw != NO_FILE || r != 3)
+			put_rank(disk, path, r, flaw);
+	}
+	put_metadata(disk, flaw);
+	return disk;
+}
+
+static void held(struct hand *h)
+{
+	hand_cut(hand_add(h, "model", "m.w", SHEAF_F32, 2, ROWS, COLUMNS), h->play->variant,
+	         h->rank, h->ranks);
+}
+
+TEST(what_ranks_have_loads_in_any_layout)
+{
+	static const enum flaw kinds[] = { SOUND, BARE, BOXES, STRIDED, MORE };
+
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		for (int cut = 0; cut < 2; cut++)
+			foreign_loads(saved(kinds[i]), DIR, 3, held, cut, 1);
+}
+
+TEST(a_tensor_that_is_not_described_is_noted)
+{
+	struct simdisk *disk = saved(MORE);
+	struct sheaf_error err;
+	char note[400];
+
+	CHECK_RC(foreign_opens(disk, DIR, "m.more", note, &err), 0, &err);
+	CHECK(strstr(note, "that metadata.pkl does not describe") != NULL);
+	CHECK_RC(foreign_opens(disk, DIR, SHF_UNREAD_NOTE, note, &err), 0, &err);
+	CHECK_STR(note, "1");
+	simdisk_free(disk);
+}
+
+TEST(metadata_that_do_not_fit_are_refused_by_what_is_wrong)
+{
+	static const struct { enum flaw flaw; const char *why; } flaws[] = {
+		{ NO_FILE, "c/m_3.pt: " },
+		{ OTHER_SHAPE, "tensor m.w: the file of rank 2 does not have it, or has another" },
+		{ NO_TENSOR, "tensor m.w: the file of rank 1 does not have it" },
+		{ PLACEMENT, "tensor m.w: has a mesh or a placement of a form that is not known" },
+		{ DIMENSION, "has a mesh or a placement of a form that is not known" },
+		{ MESH, "has a mesh or a placement of a form that is not known" },
+		{ RANK, "the file of rank 9 does not have it" },
+		{ LAYOUT, "an item does not say the files of all ranks" },
+		{ FORMAT, "item m is stored by ArrowSerialization, which is not known" },
+		{ OLD, "c/metadata.pkl: is of version 1.0; 2.0 is read" },
+		{ OVERLAP, "tensor m.w: the file of rank 0 does not have it, or has another sha" },
+		{ LEAVES, "tensor m.w: has a box that leaves it" },
+		{ OUTSIDE, "names the file ../m, which is not a file" },
+	};
+
+	for (size_t i = 0; i < sizeof(flaws) / sizeof(flaws[0]); i++)
+		foreign_refused(saved(flaws[i].flaw), DIR, flaws[i].why);
+}
+
+TEST(metadata_that_are_cut_anywhere_are_refused)
+{
+	struct simdisk *disk = saved(SOUND);
+	struct torch_bytes whole = { NULL, 0, 0 };
+	struct sheaf_error err;
+	char note[400];
+
+	whole.p = simdisk_get(disk, DIR "/metadata.pkl", &whole.n);
+	/* Before that it is no directory of this kind. */
+	for (size_t n = 80; n < whole.n; n += (size_t)T_STRIDE) {
+		CHECK_INT(simdisk_put(disk, DIR "/metadata.pkl", whole.p, n), 0);
+		CHECK_INT(foreign_opens(disk, DIR, "", note, &err), SHEAF_EFORMAT);
+		CHECK(strstr(err.msg, "metadata.pkl") != NULL);
+	}
+	free(whole.p);
+	simdisk_free(disk);
+}
+
+TEST(each_allocation_may_fail)
+{
+	struct simdisk *disk = saved(SOUND);
+
+	foreign_survives(disk, DIR, 1, 8);
+	simdisk_free(disk);
+}
