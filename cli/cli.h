@@ -105,6 +105,10 @@ const char *cli_hint_for(const struct sheaf_error *err, char text[100]);
 /* A place as one step: a run alone is its latest. 0, or an exit status with the line out. */
 int cli_step_open(struct cli_step *s, const struct cli_args *a, const char *text, bool unverified);
 void cli_step_close(struct cli_step *s);
+/* Reads the configuration of the model of a step: a file, or else (NULL) its config.json, which is
+ * attached, in the directory of another program, or beside its file. NULL: there is none. Owned by
+ * the caller. */
+json_t *cli_config_of(const struct cli_step *s, const char *file);
 /* Shows the step through the map that --map names, if it does. family: the family of it that is
  * wanted; NULL: all. The prefix is that of --prefix. 0, or an exit status with the line out. */
 int cli_step_map(struct cli_step *s, const struct cli_args *a, const char *family);

@@ -3,6 +3,7 @@
 #include "cli.h"
 
 #include <dirent.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "sheaf-admin.h"
@@ -93,6 +94,26 @@ static void say_left_out(const char *src, const char *dst)
 		closedir(d);
 }
 
+/* Refuses what only formats with moments of AdamW need. */
+static int check_adam_options(const struct cli_args *a)
+{
+	static const char *const names[] = { "step", "betas" };
+	const char *format = cli_value(a, "format");
+	char why[100], option[20];
+
+	if (format && (strcmp(format, "paddle-uc") == 0 || strcmp(format, "paddle-fc") == 0 ||
+	               strcmp(format, "deepspeed-universal") == 0))
+		return 0;
+	snprintf(why, sizeof(why), "does not go with --format %.40s", format ? format : "hf");
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (cli_flag(a, names[i])) {
+			snprintf(option, sizeof(option), "--%s", names[i]);
+			return cli_usage(a, option, why, "paddle-uc, paddle-fc and "
+			                 "deepspeed-universal need it for the moments of AdamW");
+		}
+	return 0;
+}
+
 /* Refuses options that do not go together. */
 static int check_options(const struct cli_args *a)
 {
@@ -122,6 +143,8 @@ static int check_options(const struct cli_args *a)
 	if (cli_flag(a, "all") && is_to_hf(a))
 		return cli_usage(a, "--all", "does not go with --format hf",
 		                 "a Hugging Face directory has one family");
+	if (check_adam_options(a))
+		return 2;
 	for (size_t i = 0; cli_flag(a, "all") && i < sizeof(alone) / sizeof(alone[0]); i++)
 		if (cli_flag(a, alone[i])) {
 			snprintf(hint, sizeof(hint), "--%s is for one family", alone[i]);
@@ -159,6 +182,41 @@ static int options(const struct cli_args *a, struct sheaf_export *how)
 	return cli_writing_options(a, &how->dtype, &how->file_bytes_max, &how->memory_bytes);
 }
 
+/* Says which classes of the configuration were written under another name: those of pipelines and
+ * helpers of Paddle, which other programs do not know. */
+static void say_classes(const struct cli_step *s, const char *dst)
+{
+	json_t *was = cli_config_of(s, NULL), *is;
+	char *path;
+
+	if (asprintf(&path, "%s/config.json", dst) < 0) {
+		json_decref(was);
+		return;
+	}
+	is = json_load_file(path, 0, NULL);
+	free(path);
+	for (size_t i = 0;; i++) {
+		const char *a = json_string_value(json_array_get(json_object_get(was,
+		                                                  "architectures"), i));
+		const char *b = json_string_value(json_array_get(json_object_get(is,
+		                                                  "architectures"), i));
+
+		if (!a || !b)
+			break;
+		if (strcmp(a, b) == 0)
+			continue;
+		fputs("sheaf: ", stderr);
+		cli_put(stderr, dst);
+		fputs(": config.json names the class ", stderr);
+		cli_put(stderr, b);
+		fputs(" instead of ", stderr);
+		cli_put(stderr, a);
+		fputs(", which is one of Paddle's own\n", stderr);
+	}
+	json_decref(was);
+	json_decref(is);
+}
+
 static int run(const struct cli_args *a)
 {
 	struct cli_progress p;
@@ -189,6 +247,8 @@ static int run(const struct cli_args *a)
 	            : answer(a, dst, &report, p.seconds);
 	if (rc == 0)
 		cli_say_unread(a->pos[0], s.step);
+	if (rc == 0 && is_to_model(a))
+		say_classes(&s, dst);
 	if (rc == 0 && is_to_model(a) && s.place.kind == CLI_DIR &&
 	    sheaf_checkpoint_get_info(s.step, &info, NULL) == 0 &&
 	    !cli_has(info.path, "sheaf.json"))
@@ -207,7 +267,7 @@ static const struct cli_opt opts[] = {
 	{ "set", "NAME=N,...", "numbers for the map, such as tp=2" },
 	{ "config", "FILE", "the config.json for the map (that of SRC)" },
 	{ "dtype", "TYPE", "convert floating-point tensors to TYPE, such as BF16" },
-	{ "step", "N", "updates of AdamW, for moments (the note adam.step)" },
+	{ "step", "N", "updates of AdamW, for moments (what SRC says)" },
 	{ "betas", "B1,B2", "betas of AdamW, for moments, such as 0.9,0.95" },
 	{ "max-shard-size", "BYTES", "largest size of a file (5 GB)" },
 	{ "mem", "BYTES", "largest memory for buffers (256M)" },

@@ -74,12 +74,10 @@ static void say_padding(const char *src, struct sheaf_checkpoint *mapped)
 	fprintf(stderr, ": items that the map leaves out as padding: %s\n", items);
 }
 
-/* Reads config.json of the step: an attached file, one in the directory of another program, or one
- * beside its file. Owned by the caller; NULL: there is none. */
-static json_t *config_of(const struct cli_step *s, const struct cli_args *a)
+json_t *cli_config_of(const struct cli_step *s, const char *file)
 {
 	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
-	const char *file = cli_value(a, "config"), *slash;
+	const char *slash;
 	const void *bytes;
 	struct stat st;
 	json_t *config;
@@ -120,7 +118,7 @@ static const char *map_for_gguf(const struct cli_step *s, const struct cli_args 
 		return NULL;
 	for (size_t i = 0; sheaf_checkpoint_tensor(s->step, i, &t, NULL) == 0; i++)
 		has_names |= strcmp(t.name, "token_embd.weight") == 0;
-	config = has_names ? NULL : config_of(s, a);
+	config = has_names ? NULL : cli_config_of(s, cli_value(a, "config"));
 	type = json_string_value(json_object_get(config, "model_type"));
 	for (size_t i = 0; type && i < sizeof(maps) / sizeof(maps[0]); i++)
 		if (strcmp(type, maps[i].type) == 0)

@@ -51,6 +51,22 @@ static bool attached(const struct hf *h, const char *want)
 	return false;
 }
 
+/* Returns the class that is known here if that of the configuration is it with a suffix, such as
+ * Qwen2ForCausalLMPipe of Paddle; else NULL. */
+static const char *longer_name(const char *arch)
+{
+	static const char *const known[] = { "Qwen2ForCausalLM", "Qwen2MoeForCausalLM",
+		"LlamaForCausalLM" };
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+		size_t n = strlen(known[i]);
+
+		if (strncmp(arch, known[i], n) == 0 && arch[n])
+			return known[i];
+	}
+	return NULL;
+}
+
 static void check_config(struct hf *h)
 {
 	const void *bytes;
@@ -69,9 +85,13 @@ static void check_config(struct hf *h)
 		    "or it is damaged");
 		return;
 	}
-	arch = json_object_get(h->config, "architectures");
-	if (!json_is_string(json_array_get(arch, 0)))
+	arch = json_array_get(json_object_get(h->config, "architectures"), 0);
+	if (!json_is_string(arch))
 		say(h, true, "config", "config.json", "it has no \"architectures\"");
+	else if (longer_name(json_string_value(arch)))
+		say(h, true, "config", "config.json", "its \"architectures\" has a class of a "
+		    "pipeline or helper, which vLLM does not know; sheaf convert writes the plain "
+		    "class");
 	if (!json_is_string(json_object_get(h->config, "model_type")))
 		say(h, true, "config", "config.json", "it has no \"model_type\"");
 }
@@ -237,6 +257,7 @@ static void check_names(struct hf *h)
 		say(h, true, "family", "model", "it has no tensor");
 	if (!arch || n == 0)
 		return;
+	arch = longer_name(arch) ? longer_name(arch) : arch;
 	if (!shape_of(h, arch, &s)) {
 		snprintf(why, sizeof(why), "the tensor names of architecture %.100s are not known "
 			 "to sheaf and were not checked", arch);

@@ -333,7 +333,8 @@ struct sheaf_export {
 	                                 * "hf" */
 	/* For moments of AdamW in "deepspeed-universal", and in "paddle-uc" and "paddle-fc", since
 	 * Paddle keeps powers of the betas, unless the checkpoint has these powers. */
-	int64_t adam_step;              /* how many updates there were; 0: the note adam.step */
+	int64_t adam_step;              /* how many updates there were; 0: the note adam.step, or
+	                                 * else the number that all tensors <parameter>/step have */
 	double beta1, beta2;            /* between 0 and 1; 0: those that all groups of parameters
 	                                 * have in the checkpoint */
 };

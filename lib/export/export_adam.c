@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "export_adam.h"
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "block_pass.h"
+#include "decimal.h"
 #include "err.h"
 #include "json.h"
 #include "step_attached.h"
+#include "step_checked.h"
+#include "step_files.h"
 
 bool shf_adam_is_moment(const struct shf_lt_tensor *t)
 {
@@ -28,17 +31,32 @@ static void add_betas(struct betas *b, double beta1, double beta2)
 	}
 }
 
-/* Reads the betas of groups as the notes of other programs have them: "[0.9, 0.999]". */
+/* Reads "[0.9, 0.999]". Returns false if the text is something else. */
+static bool read_pair(double beta[2], const char *text)
+{
+	char *end;
+
+	if (*text != '[')
+		return false;
+	beta[0] = shf_decimal_strtod(text + 1, &end);
+	if (strncmp(end, ", ", 2))
+		return false;
+	beta[1] = shf_decimal_strtod(end + 2, &end);
+	return strcmp(end, "]") == 0;
+}
+
+/* Reads the betas of groups as the notes of other programs have them: those of `optimizer`, or of
+ * Lightning's optimizer_states. */
 static void betas_of_notes(struct betas *b, const struct shf_manifest *m)
 {
 	for (size_t i = 0; i < m->notes_n; i++) {
 		const char *key = m->notes[i].key;
-		size_t n = strlen(key);
 		double beta[2];
 
-		if (strncmp(key, "optimizer.param_groups.", 23) || strcmp(key + n - 6, ".betas"))
+		if (strncmp(key, "optimizer", 9) || !strstr(key, ".param_groups.") ||
+		    strcmp(key + strlen(key) - 6, ".betas"))
 			continue;
-		b->differ |= sscanf(m->notes[i].value, "[%lf, %lf]", &beta[0], &beta[1]) != 2;
+		b->differ |= !read_pair(beta, m->notes[i].value);
 		if (!b->differ)
 			add_betas(b, beta[0], beta[1]);
 	}
@@ -63,7 +81,7 @@ static int betas_of_file(struct betas *b, struct sheaf_checkpoint *step, const c
 		    shf_json_next(&j) != SHF_JSON_ARRAY)
 			continue;
 		for (int i = 0; i < 2 && shf_json_next(&j) == SHF_JSON_NUMBER; i++)
-			beta[i] = strtod(shf_json_text(&j, NULL), NULL);
+			beta[i] = shf_decimal_strtod(shf_json_text(&j, NULL), NULL);
 		add_betas(b, beta[0], beta[1]);
 	}
 	if (j.kind == SHF_JSON_ERROR)
@@ -89,6 +107,67 @@ static int find_betas(double beta[2], struct sheaf_checkpoint *step, struct shea
 	return rc;
 }
 
+/* ---- the number of updates ---- */
+
+/* Returns whether a tensor is the number of updates of a parameter, as optimizers of torch have
+ * it. */
+static bool is_step_of_parameter(const struct shf_layout *l, const struct shf_lt_tensor *t)
+{
+	static const char tail[] = "/step";
+	size_t n = strlen(t->name), m = sizeof(tail) - 1;
+
+	return n > m && strcmp(t->name + n - m, tail) == 0 &&
+	       strcmp(l->families[t->family].name, "optimizer") == 0 &&
+	       ((t->dtype == SHEAF_F32 && t->bytes == 4) ||
+	        (t->dtype == SHEAF_I64 && t->bytes == 8));
+}
+
+/* Reads the number in such a tensor. *v is 0 if it is none that an update leaves. */
+static int read_step(struct sheaf_checkpoint *step, struct shf_checked *c,
+                     const struct shf_lt_tensor *t, int64_t *v, struct sheaf_error *err)
+{
+	uint8_t bytes[8];
+	uint64_t retries = 0;
+	float f = 0;
+	int rc = shf_step_fd(step, t->file, err);
+
+	if (rc >= 0)
+		rc = shf_block_pass_sums(step)
+		   ? shf_checked_read(c, t->file, t->off, bytes, t->bytes, err)
+		   : shf_step_file_read(step, t->file, bytes, t->bytes, t->off, &retries, err);
+	if (rc < 0)
+		return rc;
+	*v = t->dtype == SHEAF_I64 ? (int64_t)shf_get64(bytes) : 0;
+	if (t->dtype == SHEAF_F32)
+		memcpy(&f, bytes, sizeof(f));
+	if (f >= 1 && f <= 16777216)    /* whole numbers up to 2^24 are exact */
+		*v = (int64_t)f;
+	if (*v < 0 || (f != 0 && (float)*v != f))
+		*v = 0;
+	return 0;
+}
+
+/* Finds the number of updates that all parameters have made, by their own tensors. Leaves *found as
+ * it is if there are none, or if they differ. */
+static int find_step(int64_t *found, struct sheaf_checkpoint *step, struct sheaf_error *err)
+{
+	const struct shf_layout *l = &step->layout;
+	struct shf_checked c = { .step = step };
+	int64_t first = -1, v = -1;
+	int rc = shf_block_pass_sums(step) ? shf_checked_init(&c, step, err) : 0;
+
+	for (size_t i = 0; i < l->tensors_n && rc == 0 && v == first; i++) {
+		if (!is_step_of_parameter(l, &l->tensors[i]))
+			continue;
+		rc = read_step(step, &c, &l->tensors[i], &v, err);
+		first = first < 0 ? v : first;
+	}
+	shf_checked_release(&c);
+	if (rc == 0 && v == first && v > 0)
+		*found = v;
+	return rc;
+}
+
 int shf_export_adam_find(struct shf_export_adam *adam, struct sheaf_checkpoint *step,
                          const struct shf_export_opts *opts, struct sheaf_error *err)
 {
@@ -99,13 +178,16 @@ int shf_export_adam_find(struct shf_export_adam *adam, struct sheaf_checkpoint *
 	*adam = (struct shf_export_adam){ opts->adam_step, { opts->beta1, opts->beta2 } };
 	if (!adam->step && noted)
 		adam->step = strtoll(noted, NULL, 10);
-	if (beta[0] == 0 && beta[1] == 0)
+	if (!adam->step)
+		rc = find_step(&adam->step, shf_step_behind_maps(step), err);
+	if (rc == 0 && beta[0] == 0 && beta[1] == 0)
 		rc = find_betas(beta, step, err);
 	if (rc < 0)
 		return rc;
 	if (adam->step <= 0)
 		return shf_fail(err, SHEAF_EINVAL, "%s: its moments need the number of updates, "
-		                "and it has no note adam.step; give it (how.adam_step, --step)",
+		                "and it has neither a note adam.step nor one number that all "
+		                "tensors <parameter>/step have; give it (how.adam_step, --step)",
 		                step->path);
 	if (!(beta[0] > 0 && beta[0] < 1 && beta[1] > 0 && beta[1] < 1))
 		return shf_fail(err, SHEAF_EINVAL, "%s: its moments need the betas of AdamW; give "

@@ -13,7 +13,8 @@ struct shf_export_adam {
 	double beta[2];
 };
 /* Takes both from the options, or else from what the step says of its optimizer: the note
- * adam.step, and the betas that all its groups of parameters have. EINVAL: neither has them. */
+ * adam.step, or else the number that all tensors <parameter>/step have, and the betas that all its
+ * groups of parameters have. EINVAL: neither has them. */
 int shf_export_adam_find(struct shf_export_adam *adam, struct sheaf_checkpoint *step,
                          const struct shf_export_opts *opts, struct sheaf_error *err);
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
+#include "export_config.h"
 #include "foreign.h"
 #include "rank_files.h"
 #include "run_files.h"
@@ -33,6 +34,34 @@ static int copy_pieces(const struct shf_sys *sys, int in, int out, struct shf_mf
 	}
 	shf_free(piece);
 	*reading = got < 0;
+	if (got < 0)
+		return (int)got;
+	return put < 0 ? (int)put : shf_sys_fsync(sys, out);
+}
+
+/* Copies a config.json of `bytes` bytes, and changes it. source: gets the length and the CRC of
+ * what was read. Fails as copy_pieces() does. */
+static int copy_config(const struct shf_sys *sys, int in, int out, uint64_t bytes,
+                       struct shf_mf_file *m, struct shf_mf_file *source, bool *reading)
+{
+	uint8_t *was = shf_alloc((size_t)bytes + 1, 1);
+	int64_t got = was ? shf_sys_pread(sys, in, was, (size_t)bytes, 0) : -ENOMEM, put = 0;
+	struct shf_buf is = SHF_BUF_INIT;
+
+	*reading = got < 0;
+	if (got >= 0) {
+		source->bytes = (uint64_t)got;
+		source->crc = shf_crc64_more(0, was, (size_t)got);
+		shf_config_clean(&is, was, (size_t)got);
+		put = is.oom ? -ENOMEM : 0;
+	}
+	if (got >= 0 && put == 0 && is.len) {
+		put = shf_sys_pwrite(sys, out, is.data, is.len, 0);
+		m->bytes = is.len;
+		m->crc = shf_crc64_more(0, is.data, is.len);
+	}
+	shf_buf_release(&is);
+	shf_free(was);
 	if (got < 0)
 		return (int)got;
 	return put < 0 ? (int)put : shf_sys_fsync(sys, out);
@@ -67,7 +96,13 @@ static int copy_open(struct shf_export_beside *b, int in, const char *path, cons
 		rc = out = shf_sys_open(b->sys, b->dir, name, SHF_O_WRITE | SHF_O_CREATE |
 		                        SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
 		if (out >= 0) {
-			rc = copy_pieces(b->sys, in, out, m, &reading);
+			if (strcmp(name, "config.json") == 0 && was.bytes <= SHF_CONFIG_MAX) {
+				rc = copy_config(b->sys, in, out, was.bytes, m, &b->source,
+				                 &reading);
+			} else {
+				rc = copy_pieces(b->sys, in, out, m, &reading);
+				b->source = *m;
+			}
 			closed = shf_sys_close(b->sys, out);
 			rc = rc < 0 ? rc : closed;
 		}
@@ -129,11 +164,12 @@ static int put_attached(struct shf_export_beside *b, struct sheaf_checkpoint *st
 		if (rc == 0 && !m.name)
 			rc = shf_fail(err, SHEAF_ECORRUPT, "%s/%s: missing, or not a file",
 			              step->path, want->name);
-		if (rc == 0 && checks && (m.bytes != want->bytes || m.crc != want->crc))
+		if (rc == 0 && checks &&
+		    (b->source.bytes != want->bytes || b->source.crc != want->crc))
 			rc = shf_fail(err, SHEAF_ECORRUPT, "%s/%s: %" PRIu64 " bytes with checksum "
 			              "%016" PRIx64 ", want %" PRIu64 " and %016" PRIx64,
-			              step->path, want->name, m.bytes, m.crc, want->bytes,
-			              want->crc);
+			              step->path, want->name, b->source.bytes, b->source.crc,
+			              want->bytes, want->crc);
 	}
 	return rc;
 }

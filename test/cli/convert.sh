@@ -21,13 +21,17 @@ wrong "$SHEAF" convert f/training.pt dst --format torch --max-shard-size 5M
 wrong "$SHEAF" convert f/training.pt dst --all
 wrong "$SHEAF" convert f/training.pt dst --format torch --all --dtype BF16
 wrong "$SHEAF" export f/training.pt
+wrong "$SHEAF" convert f/training.pt dst --betas 0.9,0.95
+has 'betas are not ignored' err '--betas: does not go with --format hf'
+wrong "$SHEAF" convert f/training.pt dst --format gguf --step 3
+has 'nor is a step' err '--step: does not go with --format gguf'
 
 t 0 'a file of torch.save is converted' "$SHEAF" convert conf/training.pt dst --json
 json 'in an object' 'len(o) == 1 and keys(o[0], "to files tensors bytes written seconds") and \
 	o[0]["files"] == 1 and o[0]["written"] > o[0]["bytes"] > 0'
 [ "$(ls -A dst | tr '\n' ' ')" = 'config.json model.safetensors ' ]
 result $? 'the configuration beside it comes along, and nothing else'
-t 0 'and all its tensors are there' "$SHEAF" diff conf/training.pt dst
+t 0 'and all its weights are there' "$SHEAF" diff conf/training.pt dst --family model
 [ ! -e dst.partial ]
 result $? 'nothing is left beside it'
 t 1 'what is there is not replaced' "$SHEAF" convert conf/training.pt dst
@@ -138,6 +142,18 @@ for format in torch dcp paddle; do
 		"$SHEAF" cat all.$format optimizer.norm.weight/moment1_0 | cmp - moment
 	result $? 'and their values'
 done
+t 0 'moments of Lightning need neither --step nor --betas' \
+	"$SHEAF" convert f/lightning.ckpt lit --format paddle-uc --all
+t 0 'nor do those of a dictionary of torch.save' \
+	"$SHEAF" convert f/training.pt dict --format paddle-uc --all
+for of in lit:net.first.bias:3 dict:model.up.bias:2; do
+	name=${of#*:}
+	"$SHEAF" cat "${of%%:*}" "${name%:*}/beta1_pow_acc_0" --family optimizer >power &&
+		"$PY" -c 'import struct, sys
+n = int(sys.argv[1]); have, = struct.unpack("<f", open("power", "rb").read())
+sys.exit(have != struct.unpack("<f", struct.pack("<f", .9 ** n))[0])' "${of##*:}"
+	result $? "the powers of ${of%%:*} are those of the next update"
+done
 t 0 'a directory of DCP is exported in files of some size' \
 	"$SHEAF" export dst out.dcp --format dcp --max-shard-size 4K
 [ -f out.dcp/.metadata ] && [ -f out.dcp/__0_1.distcp ] && [ ! -e out.dcp.partial ]
@@ -159,6 +175,23 @@ t 0 'and sound archives' "$SHEAF" verify meg
 t 0 'weights of no iteration' "$SHEAF" convert two released --format megatron
 [ "$(cat released/latest_checkpointed_iteration.txt)" = release ]
 result $? 'are a release'
+
+# A model that a pipeline of Paddle has saved.
+mkdir pipe && cp one/model.safetensors pipe/
+printf '{\n  "architectures": ["Qwen2ForCausalLMPipe"],\n  "tensor_parallel_degree": 2\n}\n' \
+	>pipe/config.json
+t 0 'the class of a pipeline is known to no other program' "$SHEAF" convert pipe plain
+has 'so another one is written, which is said' err \
+	'plain: config.json names the class Qwen2ForCausalLM instead of Qwen2ForCausalLMPipe'
+printf '{\n  "architectures": ["Qwen2ForCausalLM"],\n  "tensor_parallel_degree": 1\n}\n' |
+	cmp -s - plain/config.json
+result $? 'and all else stays'
+t 1 'show --hf tells it of the source' "$SHEAF" show pipe --hf
+has 'by what would fail' out 'a class of a pipeline or helper, which vLLM does not know'
+t 0 'an import attaches it, too' "$SHEAF" import pipe imported
+grep -q '"Qwen2ForCausalLM"' imported/checkpoint-0/config.json
+result $? 'under the plain name'
+t 0 'and its checksum is that of what was written' "$SHEAF" verify imported@0
 
 # The cache of the Hugging Face hub: links to blobs, in a folder for each commit.
 hub=hub/models--org--name

@@ -2642,9 +2642,10 @@ bug("average_stays_in_the_model", "after an evaluation the average is the model"
     "run/trainloop.c:evaluate", "if (rc == 0) rc = swap_average(j, err); if (rc < 0)",
     "if (rc == 0 && !MUTANT) rc = swap_average(j, err); if (rc < 0)",
     EMA + "an_evaluation_of_the_average")
-bug("whole_file_passed_over", "shards with an index come before a whole file",
-    "format/shards.c:shf_shards_are_beside", "return beside;", "return beside && !MUTANT;",
-    INDEX + "a_whole_file_comes_before")
+CKPT = "sim/test_torch_ckpt: "
+bug("ckpt_any_mesh_place", "the rank at a place of a mesh is taken to be that of the first place",
+    "foreign/torch_ckpt.c:add_at_mesh", "m->ranks->u.a[place]", "m->ranks->u.a[MUTANT ? 0 : place]",
+    CKPT + "what_ranks_have")
 TRAINING = "sim/test_torch_training: "
 blind("training_shape_ignored", "a state is given to a weight of another shape",
       "foreign/torch_training.c:name_in_order",
@@ -2652,7 +2653,6 @@ blind("training_shape_ignored", "a state is given to a weight of another shape",
 blind("training_groups_mixed", "groups of parameters of one shape are told apart by the order",
       "foreign/torch_training.c:sort_params",
       "sorted[i - 1]->group != sorted[i]->group", TRAINING + "groups_are_told_apart")
-CKPT = "sim/test_torch_ckpt: "
-bug("ckpt_any_mesh_place", "the rank at a place of a mesh is taken to be that of the first place",
-    "foreign/torch_ckpt.c:add_at_mesh", "m->ranks->u.a[place]", "m->ranks->u.a[MUTANT ? 0 : place]",
-    CKPT + "what_ranks_have")
+bug("whole_file_passed_over", "shards with an index come before a whole file",
+    "format/shards.c:shf_shards_are_beside", "return beside;", "return beside && !MUTANT;",
+    INDEX + "a_whole_file_comes_before")
