@@ -85,7 +85,7 @@ static int is_flex(const struct shf_sys *sys, int dir, const char *path, const c
 
 struct flex_array {             /* an entry of a .distcp file */
 	uint32_t file;
-	const char *key;                /* in f's arena, key_n bytes */
+	const char *key;                /* key_n bytes */
 	uint32_t key_n;
 	int32_t dtype, ndim;
 	const int64_t *dims;
@@ -96,10 +96,11 @@ struct flex {
 	struct sheaf_error *err;
 	const char *folder, *family, *tail;
 	struct shf_flex_index index;
-	struct shf_buf bytes;           /* owned; the metadata */
 	struct shf_pickle pickle;
-	struct shf_buf arrays;          /* owned; of struct flex_array, sorted once all are read */
-	struct shf_buf read;            /* owned; a byte for each file of f: 1 if it was read */
+	struct shf_arena arena;         /* of the keys of the present file */
+	struct shf_buf arrays;          /* owned; of struct flex_array: what the present file has,
+	                                 * sorted */
+	struct shf_buf words;           /* owned; uint64_t: parts by file, as shf_key packs them */
 };
 
 static int flex_no_memory(const struct flex *x)
@@ -107,9 +108,9 @@ static int flex_no_memory(const struct flex *x)
 	return shf_fail(x->err, SHEAF_ENOMEM, "%s: no memory for its list of tensors", x->f->path);
 }
 
-static int flex_bad(const struct flex *x, const struct shf_pk *key, const char *why)
+static int flex_bad(const struct flex *x, const struct shf_flex_tensor *t, const char *why)
 {
-	const char *shown = shf_name_escape(&x->f->arena, key->u.s, key->n);
+	const char *shown = shf_name_escape(&x->f->arena, t->name, t->name_n);
 
 	if (!shown)
 		return flex_no_memory(x);
@@ -125,7 +126,7 @@ static int flex_add_array(struct flex *x, uint32_t file, const struct shf_pk *ke
 	struct shf_foreign_tensor t;
 	int rc = shf_numpy_shown(x->f, a, file, &t, &own.piece, x->err);
 
-	own.key = shf_arena_strdup(&x->f->arena, key->u.s, key->n);
+	own.key = shf_arena_strdup(&x->arena, key->u.s, key->n);
 	if (rc < 0 || !own.key)
 		return rc < 0 ? rc : flex_no_memory(x);
 	own.dtype = t.dtype;
@@ -160,24 +161,27 @@ static int flex_read_st(struct flex *x, uint32_t file)
 	return rc < 0 ? rc : x->arrays.oom ? flex_no_memory(x) : 0;
 }
 
-/* Reads what a file of a rank has, unless it was read before. */
-static int flex_read_file(struct flex *x, uint32_t file)
+static int flex_key_compare(const char *a, uint32_t n, const char *b, uint32_t m)
 {
-	const char *path = shf_foreign_file(x->f, file)->name, *slash = strrchr(path, '/');
-	const char *name = slash ? slash + 1 : path;
+	int c = memcmp(a, b, n < m ? n : m);
+
+	return c ? c : (n > m) - (n < m);
+}
+
+static int arrays_order(const void *a, const void *b)
+{
+	const struct flex_array *x = a, *y = b;
+
+	return flex_key_compare(x->key, x->key_n, y->key, y->key_n);
+}
+
+/* Reads a file of paddle.save. */
+static int flex_read_pickle(struct flex *x, uint32_t file)
+{
 	struct shf_pickle p = { 0 };
 	struct shf_region r;
-	size_t n = strlen(name);
-	int rc;
+	int rc = shf_foreign_region(x->f, file, &r, x->err);
 
-	if (x->read.len <= file && !shf_buf_extend(&x->read, file + 1 - x->read.len))
-		return flex_no_memory(x);
-	if (x->read.data[file])
-		return 0;
-	x->read.data[file] = 1;
-	if (n > 12 && strcmp(name + n - 12, ".safetensors") == 0)
-		return flex_read_st(x, file);
-	rc = shf_foreign_region(x->f, file, &r, x->err);
 	if (rc < 0)
 		return rc;
 	rc = shf_paddle_read(&p, &r, x->err);
@@ -197,76 +201,108 @@ static int flex_read_file(struct flex *x, uint32_t file)
 	return rc;
 }
 
-static int flex_key_compare(const char *a, uint32_t n, const char *b, uint32_t m)
+/* A key that a file has twice would be one of two arrays. */
+static int flex_prove_arrays(const struct flex *x)
 {
-	int c = memcmp(a, b, n < m ? n : m);
+	const struct flex_array *a = (const void *)x->arrays.data;
 
-	return c ? c : (n > m) - (n < m);
+	for (size_t i = 1; i < x->arrays.len / sizeof(*a); i++)
+		if (arrays_order(&a[i - 1], &a[i]) == 0)
+			return shf_fail(x->err, SHEAF_EFORMAT, "%s: has two arrays for one tensor",
+			                shf_foreign_file(x->f, a[i].file)->where);
+	return 0;
 }
 
-static int arrays_order(const void *a, const void *b)
+/* Lists what a file of a rank has. */
+static int flex_read_file(struct flex *x, uint32_t file)
 {
-	const struct flex_array *x = a, *y = b;
+	const char *path = shf_foreign_file(x->f, file)->name;
+	size_t n = strlen(path);
+	int rc;
 
-	if (x->file != y->file)
-		return x->file < y->file ? -1 : 1;
-	return flex_key_compare(x->key, x->key_n, y->key, y->key_n);
-}
-
-static const struct flex_array *flex_array_find(const struct flex *x, uint32_t file,
-                                                const struct shf_pk *key)
-{
-	struct flex_array want = { .file = file, .key = key->u.s, .key_n = key->n };
-
-	return x->arrays.len ? bsearch(&want, x->arrays.data, x->arrays.len / sizeof(want),
-	                               sizeof(want), arrays_order) : NULL;
+	shf_buf_reset(&x->arrays);
+	shf_arena_release(&x->arena);
+	x->arena = (struct shf_arena){ 0 };
+	rc = n > 12 && strcmp(path + n - 12, ".safetensors") == 0 ? flex_read_st(x, file)
+	                                                          : flex_read_pickle(x, file);
+	shf_records_sort(x->arrays.data, x->arrays.len / sizeof(struct flex_array),
+	                 sizeof(struct flex_array), arrays_order);
+	return rc < 0 ? rc : flex_prove_arrays(x);
 }
 
 /* ---- tensors ---- */
 
-/* Reads n numbers into the arena; NULL: they are not n, or no numbers. */
-static int64_t *flex_numbers(struct flex *x, const struct shf_pk *v, uint32_t n)
+static const int64_t *part_start(const struct shf_flex_tensor *t, uint32_t i)
 {
-	int64_t *out = v->n == n ? shf_foreign_numbers(x->f, n) : NULL;
+	return t->boxes + (size_t)i * 2 * t->ndim;
+}
 
-	for (uint32_t i = 0; out && i < n; i++)
-		if (!shf_flex_number(v, i, &out[i]))
-			return NULL;
-	return out;
+/* Returns the number of items of a box, which does not leave the tensor. */
+static uint64_t items_of_box(const int64_t *count, uint32_t ndim)
+{
+	uint64_t items = 1;
+
+	for (uint32_t d = 0; d < ndim; d++)
+		if (!shf_mul64(&items, items, (uint64_t)count[d]))
+			return UINT64_MAX;
+	return items;
 }
 
 /* The float8 types of Paddle, which NumPy lacks: their bits are written as int8. */
-static int32_t flex_dtype(const struct flex_array *a, const struct shf_pk *said)
+static int32_t flex_dtype(const struct flex_array *a, const struct shf_flex_tensor *t)
 {
-	if (a->dtype == SHEAF_I8 && shf_pk_text_is(said, "float8_e4m3fn"))
-		return SHEAF_F8_E4M3;
-	if (a->dtype == SHEAF_I8 && shf_pk_text_is(said, "float8_e5m2"))
-		return SHEAF_F8_E5M2;
-	return a->dtype;
+	return a->dtype == SHEAF_I8 && t->said ? t->said : a->dtype;
 }
 
-/* Adds the pieces of a part. start, count: its box. Returns how many. */
-static int flex_add_piece(struct flex *x, const struct shf_flex_part *part,
-                          const struct shf_foreign_tensor *t, const struct flex_array *a,
-                          const int64_t *start, const int64_t *count)
+/* Takes the array of part i, if it has the type and the shape that it must have. */
+static int flex_take_array(struct flex *x, struct shf_flex_tensor *t, uint32_t i,
+                           const struct flex_array *a)
 {
-	struct shf_foreign_range r = { start, count, (uint64_t)part->lo, (uint64_t)part->hi,
-		a->piece.at, a->file, a->piece.text };
-	struct shf_foreign_piece piece = a->piece;
-	uint64_t items = 1;
+	const int64_t *count = part_start(t, i) + t->ndim;
+	const int64_t *range = t->ranges ? &t->ranges[2 * (size_t)i] : NULL;
+	struct shf_flex_spot *spot = &t->spots[i];
+	struct shf_foreign_piece *own;
 
-	for (int d = 0; d < t->ndim; d++)
-		items *= (uint64_t)count[d];    /* no more than the tensor has */
-	if (part->flat) {
-		if (r.hi > items || a->ndim != 1 || (uint64_t)a->dims[0] != r.hi - r.lo)
-			return flex_bad(x, part->key, "has a flat range that its file does not "
-			                "have");
-		return shf_foreign_add_range(x->f, t, &r, x->err);
+	if (t->dtype && t->dtype != flex_dtype(a, t))
+		return flex_bad(x, t, "has parts of two types");
+	t->dtype = flex_dtype(a, t);
+	if (range && range[0] >= 0) {
+		if ((uint64_t)range[1] > items_of_box(count, t->ndim) || a->ndim != 1 ||
+		    a->dims[0] != range[1] - range[0])
+			return flex_bad(x, t, "has a flat range that its file does not have");
+	} else if (a->ndim != (int32_t)t->ndim ||
+	           memcmp(a->dims, count, t->ndim * sizeof(*count))) {
+		return flex_bad(x, t, "has another shape in its file than the metadata say; is it "
+		                "of another save?");
 	}
-	if (a->ndim != t->ndim || memcmp(a->dims, count, (size_t)t->ndim * sizeof(*count)))
-		return flex_bad(x, part->key, "has another shape in its file than the metadata "
-		                "say; is it of another save?");
-	if (!items)
+	spot->at = a->piece.at;
+	spot->file = a->file;
+	if (!a->piece.stride && !a->piece.text)
+		return 0;
+	spot->piece = own = shf_arena_alloc(&x->index.arena, 1, sizeof(*own));
+	if (own)
+		*own = a->piece;
+	return own ? 0 : flex_no_memory(x);
+}
+
+/* Adds the pieces of part i. Returns how many. */
+static int flex_add_piece(struct flex *x, const struct shf_flex_tensor *t,
+                          const struct shf_foreign_tensor *own, uint32_t i)
+{
+	const int64_t *start = part_start(t, i), *count = start + t->ndim;
+	const int64_t *range = t->ranges ? &t->ranges[2 * (size_t)i] : NULL;
+	const struct shf_flex_spot *spot = &t->spots[i];
+	struct shf_foreign_piece piece = { .file = spot->file, .at = spot->at };
+
+	if (spot->piece)
+		piece = *spot->piece;
+	if (range && range[0] >= 0) {
+		const struct shf_foreign_range r = { start, count, (uint64_t)range[0],
+			(uint64_t)range[1], piece.at, piece.file, piece.text };
+
+		return shf_foreign_add_range(x->f, own, &r, x->err);
+	}
+	if (!items_of_box(count, t->ndim))
 		return 0;
 	piece.start = start;
 	piece.count = count;
@@ -274,59 +310,39 @@ static int flex_add_piece(struct flex *x, const struct shf_flex_part *part,
 	return x->f->pieces.oom ? flex_no_memory(x) : 1;
 }
 
-/* Finds the array of a part. Returns 1, 0 if the part was found before, or a negative code. */
-static int flex_array_of(struct flex *x, const struct shf_flex_part *part,
-                         const struct flex_array **a)
-{
-	struct shf_flex_part *place = shf_flex_index_find(&x->index, part);
-	uint32_t file;
-	int rc;
-
-	if (!place)
-		return flex_bad(x, part->key, "has a part that is in no file");
-	if (place->used)
-		return 0;
-	place->used = true;
-	rc = shf_foreign_add_file_in(x->f, x->folder, place->file->u.s, place->file->n, &file,
-	                             x->err);
-	if (rc < 0)
-		return rc;
-	*a = flex_array_find(x, file, part->key);
-	return *a ? 1 : flex_bad(x, part->key, "is not in the file that the metadata name");
-}
-
 /* Finds the shape of a tensor: as the metadata say it, or the smallest that has all parts. */
-static int flex_shape(struct flex *x, const struct shf_flex_part *part, size_t n, int64_t *dims)
+static void flex_shape(const struct shf_flex_tensor *t, int64_t *dims)
 {
-	uint32_t ndim = part->offset->n;
+	for (uint32_t d = 0; d < t->ndim; d++) {
+		dims[d] = t->dims ? t->dims[d] : 0;
+		for (uint32_t i = 0; !t->dims && i < t->parts_n; i++) {
+			int64_t end = part_start(t, i)[d] + part_start(t, i)[t->ndim + d];
 
-	memset(dims, 0, ndim * sizeof(*dims));
-	for (size_t i = 0; i < n; i++) {
-		const int64_t *start = flex_numbers(x, part[i].offset, ndim);
-		const int64_t *count = flex_numbers(x, part[i].shape, ndim);
-		const int64_t *whole = part[i].global ? flex_numbers(x, part[i].global, ndim)
-		                                      : NULL;
-
-		if (!start || !count || (part[i].global && !whole))
-			return flex_bad(x, part->key, "has a part of a form that is not known");
-		for (uint32_t d = 0; d < ndim; d++) {
-			if (count[d] > INT64_MAX - start[d] ||
-			    (whole && (start[d] + count[d] > whole[d] ||
-			               (i && whole[d] != dims[d]))))
-				return flex_bad(x, part->key, "has a part that leaves it");
-			if (whole)
-				dims[d] = whole[d];
-			else if (start[d] + count[d] > dims[d])
-				dims[d] = start[d] + count[d];
+			dims[d] = end > dims[d] ? end : dims[d];
 		}
 	}
-	return 0;
+}
+
+/* Checks what the metadata say of a tensor. */
+static int flex_prove_tensor(const struct flex *x, const struct shf_flex_tensor *t)
+{
+	const char *why = NULL;
+
+	if (t->ndim > 64)
+		why = "has more than 64 dimensions";
+	else if (t->again || !t->parts_n)
+		why = "is in the metadata twice, or has no parts";
+	else if (t->odd)
+		why = "has a part of a form that is not known";
+	else if (t->leaves)
+		why = "has a part that leaves it";
+	return why ? flex_bad(x, t, why) : 0;
 }
 
 /* Copies the name that Sheaf gives a tensor of the present folder. */
-static char *flex_name(const struct flex *x, const struct shf_pk *key)
+static char *flex_name(const struct flex *x, const struct shf_flex_tensor *t)
 {
-	char *name = shf_arena_strdup(&x->f->arena, key->u.s, key->n), *dot;
+	char *name = shf_arena_strdup(&x->f->arena, t->name, t->name_n), *dot;
 	size_t n = name ? strlen(name) : 0, m = x->tail ? strlen(x->tail) : 0;
 
 	if (!name)
@@ -339,99 +355,153 @@ static char *flex_name(const struct flex *x, const struct shf_pk *key)
 	return name;
 }
 
-/* Adds a tensor of n parts. Ranks may have the same part: it is taken once. */
-static int flex_add_tensor(struct flex *x, const struct shf_flex_part *part, size_t n)
+/* Adds a tensor. Ranks may have the same part: it is taken once. */
+static int flex_add_tensor(struct flex *x, const struct shf_flex_tensor *t)
 {
-	uint32_t ndim = part->offset->n;
-	struct shf_foreign_tensor t = { .family = x->family, .ndim = (int32_t)ndim };
-	int64_t *dims = shf_foreign_numbers(x->f, ndim);
+	struct shf_foreign_tensor own = { .family = x->family, .ndim = (int32_t)t->ndim,
+		.dtype = t->dtype };
+	int64_t *dims = shf_foreign_numbers(x->f, t->ndim);
+	const char *name = flex_name(x, t);
 	char why[300];
-	const char *name = flex_name(x, part->key);
-	int rc;
+	int rc = 0;
 
 	if (!dims || !name)
 		return flex_no_memory(x);
-	if (ndim > 64)
-		return flex_bad(x, part->key, "has more than 64 dimensions");
-	rc = flex_shape(x, part, n, dims);
-	t.dims = dims;
-	for (size_t i = 0; i < n && rc == 0; i++) {
-		const struct flex_array *a = NULL;
-		const int64_t *start, *count;
-		int pieces;
+	flex_shape(t, dims);
+	own.dims = dims;
+	for (uint32_t i = 0; i < t->parts_n && rc == 0; i++) {
+		int pieces = t->spots[i].file == SHF_FLEX_TWICE ? 0 : flex_add_piece(x, t, &own, i);
 
-		rc = flex_array_of(x, &part[i], &a);
-		if (rc <= 0)
-			continue;
-		start = flex_numbers(x, part[i].offset, ndim);
-		count = flex_numbers(x, part[i].shape, ndim);
-		if (!start || !count)   /* flex_shape has found them to be numbers */
-			return flex_no_memory(x);
-		if (i && t.dtype != flex_dtype(a, part[i].dtype))
-			return flex_bad(x, part->key, "has parts of two types");
-		t.dtype = flex_dtype(a, part[i].dtype);
-		pieces = flex_add_piece(x, &part[i], &t, a, start, count);
 		rc = pieces < 0 ? pieces : 0;
-		t.n += pieces < 0 ? 0 : (size_t)pieces;
+		own.n += pieces < 0 ? 0 : (size_t)pieces;
 	}
-	if (rc == 0 && !t.dtype)
-		return flex_bad(x, part->key, "is in the metadata twice, or has no parts");
 	if (rc == 0)
-		rc = shf_foreign_cover(x->f, &t, t.n, why);
+		rc = shf_foreign_cover(x->f, &own, own.n, why);
 	if (rc)
-		return rc == SHEAF_ENOMEM ? flex_no_memory(x) : rc < 0 ? rc : flex_bad(x, part->key,
-		                                                                       why);
-	return shf_foreign_add_tensor(x->f, &t, name, strlen(name), x->err);
+		return rc == SHEAF_ENOMEM ? flex_no_memory(x)
+		     : rc < 0 ? rc : flex_bad(x, t, why);
+	return shf_foreign_add_tensor(x->f, &own, name, strlen(name), x->err);
 }
 
 /* ---- a directory ---- */
 
-/* A key that a file has twice would be one of two arrays. */
-static int flex_prove_arrays(const struct flex *x)
-{
-	const struct flex_array *a = (const void *)x->arrays.data;
-
-	for (size_t i = 1; i < x->arrays.len / sizeof(*a); i++)
-		if (arrays_order(&a[i - 1], &a[i]) == 0)
-			return shf_fail(x->err, SHEAF_EFORMAT, "%s%s%s: one of its .distcp files "
-			                "has two arrays for one tensor", x->f->path,
-			                x->folder ? "/" : "", x->folder ? x->folder : "");
-	return 0;
-}
-
-/* Reads the metadata, and all files that they name. */
+/* Reads the metadata, in portions. */
 static int flex_read(struct flex *x, const struct newest *newest)
 {
-	const struct shf_flex_part *place;
-	char name[40], where[600];
+	const struct shf_pickle_taker taker = { shf_flex_index_take, &x->index };
+	struct shf_region r;
+	uint32_t file;
+	char name[40];
 	int rc;
 
 	snprintf(name, sizeof(name), "%ld.metadata", newest->number);
-	snprintf(where, sizeof(where), "%.400s/%s%s%s", x->f->path, x->folder ? x->folder : "",
-	         x->folder ? "/" : "", name);
-	rc = shf_foreign_slurp(x->f, x->folder, name, SHF_PICKLE_MAX, &x->bytes, x->err);
+	rc = shf_foreign_add_file_in(x->f, x->folder, name, strlen(name), &file, x->err);
 	if (rc == 0)
-		rc = shf_pickle_read(&x->pickle, x->bytes.data, x->bytes.len, where, x->err);
-	if (rc == 0 && !shf_flex_index_add(&x->index, x->pickle.root))
-		rc = shf_fail(x->err, SHEAF_EFORMAT, "%s: is not Metadata of paddle.distributed as "
-		              "it is known", where);
-	if (rc == 0 && (x->index.parts.oom || x->index.places.oom))
-		rc = flex_no_memory(x);
+		rc = shf_foreign_region(x->f, file, &r, x->err);
 	if (rc < 0)
 		return rc;
-	shf_flex_index_settle(&x->index);
-	place = (const void *)x->index.places.data;
-	for (size_t i = 0; i < x->index.places.len / sizeof(*place) && rc == 0; i++) {
+	x->index.kept = &x->f->arena;
+	x->index.left = 64 * r.bytes + (1 << 20);
+	rc = r.bytes > SHF_PICKLE_MAX
+	   ? shf_fail(x->err, SHEAF_EFORMAT, "%s: is not a file of at most 1 GiB", r.where)
+	   : shf_pickle_read_file(&x->pickle, &r, &taker, x->err);
+	if (rc == 0 && !shf_flex_index_end(&x->index, x->pickle.root) && !x->index.oom)
+		rc = shf_fail(x->err, SHEAF_EFORMAT, "%s: is not Metadata of paddle.distributed as "
+		              "it is known", r.where);
+	if (rc == 0 && x->index.oom)
+		rc = flex_no_memory(x);
+	shf_foreign_region_end(x->f, file);
+	return rc;
+}
+
+/* Lists the parts that are in files, by file. */
+static int flex_list_parts(struct flex *x)
+{
+	struct shf_buf spare = SHF_BUF_INIT;
+	size_t n, bytes = x->index.parts_n * sizeof(uint64_t);
+	const struct shf_flex_tensor *t = shf_flex_tensors(&x->index, &n);
+	int rc = 0;
+
+	for (size_t k = 0; k < n && rc == 0; k++) {
+		rc = flex_prove_tensor(x, &t[k]);
+		for (uint32_t i = 0; i < t[k].parts_n && rc == 0; i++) {
+			uint64_t word = shf_key(t[k].spots[i].file, t[k].first + i);
+
+			if (t[k].spots[i].file == SHF_FLEX_NOWHERE)
+				return flex_bad(x, &t[k], "has a part that is in no file");
+			if (t[k].spots[i].file != SHF_FLEX_TWICE)
+				shf_buf_add(&x->words, &word, sizeof(word));
+		}
+	}
+	if (rc < 0)
+		return rc;
+	if (!x->words.oom && bytes && shf_buf_extend(&spare, bytes))
+		shf_keys_sort((uint64_t *)(void *)x->words.data, (uint64_t *)(void *)spare.data,
+		              x->words.len / sizeof(uint64_t));
+	n = spare.len;
+	shf_buf_release(&spare);
+	return x->words.oom || n < bytes ? flex_no_memory(x) : 0;
+}
+
+/* Returns the tensor that a part is of, by its number through all tensors. */
+static struct shf_flex_tensor *tensor_of_part(const struct flex *x, uint32_t part)
+{
+	size_t n, lo = 0, hi;
+	struct shf_flex_tensor *t = shf_flex_tensors(&x->index, &n);
+
+	for (hi = n; lo + 1 < hi;) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (t[mid].first <= part)
+			lo = mid;
+		else
+			hi = mid;
+	}
+	return &t[lo];
+}
+
+/* Finds the arrays of all parts, file by file. The words are those of parts, sorted by file. */
+static int flex_find_arrays(struct flex *x)
+{
+	const uint64_t *word = (const uint64_t *)(const void *)x->words.data;
+	size_t n = x->words.len / sizeof(*word), at = 0;
+	int rc = 0;
+
+	for (uint32_t k = 0; k < shf_text_count(&x->index.files) && rc == 0; k++) {
+		const struct shf_text *name = shf_text_at(&x->index.files, k);
 		uint32_t file;
 
-		rc = shf_foreign_add_file_in(x->f, x->folder, place[i].file->u.s, place[i].file->n,
-		                             &file, x->err);
+		rc = shf_foreign_add_file_in(x->f, x->folder, name->s, name->n, &file, x->err);
 		if (rc == 0)
 			rc = flex_read_file(x, file);
+		for (; rc == 0 && at < n && shf_key_of(word[at]) == k; at++) {
+			uint32_t part = shf_key_item(word[at]);
+			struct shf_flex_tensor *t = tensor_of_part(x, part);
+			struct flex_array want = { .key = t->name, .key_n = t->name_n };
+			const struct flex_array *a = x->arrays.len ?
+				bsearch(&want, x->arrays.data, x->arrays.len / sizeof(want),
+				        sizeof(want), arrays_order) : NULL;
+
+			rc = a ? flex_take_array(x, t, part - t->first, a)
+			       : flex_bad(x, t, "is not in the file that the metadata name");
+		}
 	}
-	shf_records_sort(x->arrays.data, x->arrays.len / sizeof(struct flex_array),
-	                 sizeof(struct flex_array), arrays_order);
-	return rc < 0 ? rc : flex_prove_arrays(x);
+	return rc;
+}
+
+/* Adds all tensors. Room for their pieces is made before, as each part mostly has one. */
+static int flex_add_tensors(struct flex *x)
+{
+	size_t n;
+	const struct shf_flex_tensor *t = shf_flex_tensors(&x->index, &n);
+	int rc = x->f->pieces.len ? 0 : shf_buf_reserve(&x->f->pieces, x->index.parts_n *
+	                                                sizeof(struct shf_foreign_piece));
+
+	if (rc < 0)
+		return flex_no_memory(x);
+	for (size_t i = 0; i < n && rc == 0; i++)
+		rc = flex_add_tensor(x, &t[i]);
+	return rc;
 }
 
 /* Reads one directory with metadata: f's own if folder is NULL. */
@@ -439,26 +509,23 @@ static int flex_folder(struct shf_foreign *f, const struct newest *newest, const
                        const char *family, const char *tail, struct sheaf_error *err)
 {
 	struct flex x = { .f = f, .err = err, .folder = folder, .family = family, .tail = tail };
-	const struct shf_flex_part *part;
 	int rc = flex_read(&x, newest);
-	size_t n, same;
 
-	part = (const void *)x.index.parts.data;
-	n = x.index.parts.len / sizeof(*part);
-	for (size_t i = 0; i < n && rc == 0; i += same) {
-		for (same = 1; i + same < n && part[i].key == part[i + same].key;)
-			same++;
-		rc = flex_add_tensor(&x, &part[i], same);
-	}
+	if (rc == 0)
+		rc = flex_list_parts(&x);
+	if (rc == 0)
+		rc = flex_find_arrays(&x);
+	shf_buf_release(&x.words);
+	shf_buf_release(&x.arrays);
+	if (rc == 0)
+		rc = flex_add_tensors(&x);
 	if (rc == 0 && newest->n > 1)
 		rc = shf_foreign_note(f, err, folder ? folder : "(root)",
 		                      folder ? strlen(folder) : 6, "has the metadata of %d saves; "
 		                      "the newest, %ld, is read", newest->n, newest->number);
 	shf_flex_index_release(&x.index);
 	shf_pickle_release(&x.pickle);
-	shf_buf_release(&x.bytes);
-	shf_buf_release(&x.arrays);
-	shf_buf_release(&x.read);
+	shf_arena_release(&x.arena);
 	return rc;
 }
 

@@ -1,15 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A dataclass is pickled as an object without arguments that gets a dictionary as its state.
- * Numbers may be those of NumPy: scalar(dtype, bytes). */
+ * Numbers may be those of NumPy: scalar(dtype, bytes).
+ *
+ * A pickle has its tensors first, and then the places of parts. So a place is mostly given to its
+ * part at once. Other places are sorted, and given out at the end. */
 #include "paddle_flex_index.h"
-#include "foreign.h"
+#include <stdlib.h>
 #include <string.h>
+#include "foreign.h"
 #include "sort.h"
+
+#define TRIES 16                /* parts that are compared with a place when it is read */
+#define PATH_KEYS_MAX 64             /* keys in the path of a nested dictionary */
 
 const struct shf_flex_folder shf_flex_folders[SHF_FLEX_FOLDERS] = {
 	{ "model_state", "model", "" }, { "optimizer_state", "optimizer", NULL },
 	{ "master_weight", "master_weights", ".w_0" }, { "ema_state", "ema", ".w_0" },
 };
+
+struct shf_flex_place {         /* of a part that was not found when the place was read */
+	const char *name;               /* of its tensor, name_n bytes */
+	uint32_t name_n;
+	uint32_t tensor;                /* number of that name, once all were read */
+	uint32_t ndim;
+	const int64_t *box;             /* ndim offsets, and, if sized, as many sizes */
+	bool sized;
+	int64_t lo, hi;                 /* as those of a part */
+	uint32_t file;
+	int64_t replica;
+};
+
+/* ---- values of the pickle ---- */
 
 /* Returns the state of an object of this class, or NULL. The module moved after Paddle 3.0. */
 static const struct shf_pk *flex_state_of(const struct shf_pk *v, const char *name)
@@ -21,7 +42,7 @@ static const struct shf_pk *flex_state_of(const struct shf_pk *v, const char *na
 	for (size_t i = 0; c && i < sizeof(modules) / sizeof(modules[0]); i++) {
 		size_t n = strlen(modules[i]);
 
-		if (strncmp(c->func->u.s, modules[i], n) == 0 && c->func->n == n - 1 &&
+		if (c->func->n == n - 1 && strncmp(c->func->u.s, modules[i], n) == 0 &&
 		    strcmp(c->func->u.s + n, name) == 0 && c->args->n == 0 && !c->kwargs &&
 		    !c->list && !c->dict && c->state && c->state->kind == SHF_PK_DICT)
 			return c->state;
@@ -29,28 +50,21 @@ static const struct shf_pk *flex_state_of(const struct shf_pk *v, const char *na
 	return NULL;
 }
 
-/* Reads an INT, or a number of NumPy of up to 8 bytes. */
+/* Reads an INT, or a number of NumPy of 4 or 8 bytes. */
 static bool flex_int(const struct shf_pk *v, int64_t *out)
 {
-	const struct shf_pk_call *c = shf_pk_call_of(v, "numpy.core.multiarray.scalar");
+	const struct shf_pk_call *c;
 	const struct shf_pk *bytes;
-	uint64_t x = 0;
 
+	if (shf_pk_int(v, out))
+		return true;
+	c = shf_pk_call_of(v, "numpy.core.multiarray.scalar");
 	c = c ? c : shf_pk_call_of(v, "numpy._core.multiarray.scalar");
 	bytes = c ? shf_pk_at(c->args, 1) : NULL;
-	if (!bytes)
-		return shf_pk_int(v, out);
-	if (bytes->kind != SHF_PK_BYTES || (bytes->n != 8 && bytes->n != 4))
+	if (!bytes || bytes->kind != SHF_PK_FEW || (bytes->n != 8 && bytes->n != 4))
 		return false;
-	for (uint32_t i = 0; i < bytes->n; i++)
-		x |= (uint64_t)(uint8_t)bytes->u.s[i] << 8 * i;
-	*out = bytes->n == 8 ? (int64_t)x : (int32_t)(uint32_t)x;
+	*out = bytes->n == 8 ? bytes->u.i : (int32_t)bytes->u.i;
 	return true;
-}
-
-bool shf_flex_number(const struct shf_pk *v, uint32_t i, int64_t *out)
-{
-	return flex_int(shf_pk_at(v, i), out) && *out >= 0;
 }
 
 static bool is_row(const struct shf_pk *v)
@@ -58,149 +72,461 @@ static bool is_row(const struct shf_pk *v)
 	return v && (v->kind == SHF_PK_TUPLE || v->kind == SHF_PK_LIST);
 }
 
-static bool is_short_row(const struct shf_pk *v)
+/* Copies n numbers >= 0. Returns false if they are not n, or no such numbers. */
+static bool copy_row(int64_t *to, const struct shf_pk *v, uint32_t n)
 {
-	return is_row(v) && v->n <= SHF_FOREIGN_DIMS_MAX;
+	if (!is_row(v) || v->n != n)
+		return false;
+	for (uint32_t i = 0; i < n; i++)
+		if (!flex_int(v->u.a[i], &to[i]) || to[i] < 0)
+			return false;
+	return true;
 }
 
-/* Reads what LocalTensorMetadata and LocalTensorIndex have in common. */
-static bool read_flex_part(struct shf_flex_part *part, const struct shf_pk *state)
+/* What LocalTensorMetadata and LocalTensorIndex have in common. */
+struct flex_part {
+	const struct shf_pk *offset, *shape;    /* rows; shape NULL: it is not said */
+	int64_t lo, hi;
+};
+
+static bool read_flex_part(struct flex_part *part, const struct shf_pk *state)
 {
 	const struct shf_pk *flat = shf_pk_get(state, "is_flattened");
 	const struct shf_pk *range = shf_pk_get(state, "flattened_range");
+	int64_t both[2];
 
-	part->offset = shf_pk_get(state, "global_offset");
-	part->shape = shf_pk_get(state, "local_shape");
-	part->flat = flat && flat->kind == SHF_PK_BOOL && flat->u.i && range &&
-	             range->kind != SHF_PK_NONE;
+	*part = (struct flex_part){ shf_pk_get(state, "global_offset"),
+		shf_pk_get(state, "local_shape"), -1, -1 };
 	if (part->shape && part->shape->kind == SHF_PK_NONE)
 		part->shape = NULL;
-	if (part->flat && (!shf_flex_number(range, 0, &part->lo) ||
-	                   !shf_flex_number(range, 1, &part->hi) || range->n != 2 ||
-	                   part->hi < part->lo))
-		return false;
-	return is_short_row(part->offset) && (!part->shape || is_short_row(part->shape));
-}
-
-static bool add_parts(struct shf_flex_index *x, const struct shf_pk *key, const struct shf_pk *list)
-{
-	if (key->kind != SHF_PK_STR || !is_row(list))
-		return false;
-	for (uint32_t i = 0; i < list->n; i++) {
-		const struct shf_pk *s = flex_state_of(list->u.a[i], "LocalTensorMetadata");
-		struct shf_flex_part part = { .key = key };
-
-		if (!s || !read_flex_part(&part, s) || !part.shape)
+	if (flat && flat->kind == SHF_PK_BOOL && flat->u.i && range &&
+	    range->kind != SHF_PK_NONE) {
+		if (!copy_row(both, range, 2) || both[1] < both[0])
 			return false;
-		part.global = shf_pk_get(s, "global_shape");
-		part.global = is_row(part.global) ? part.global : NULL;
-		part.dtype = shf_pk_get(s, "dtype");
-		part.dtype = part.dtype && part.dtype->kind == SHF_PK_STR ? part.dtype : NULL;
-		shf_buf_add(&x->parts, &part, sizeof(part));
+		part->lo = both[0];
+		part->hi = both[1];
 	}
+	return is_row(part->offset) && part->offset->n <= SHF_FOREIGN_DIMS_MAX &&
+	       (!part->shape || (is_row(part->shape) && part->shape->n <= SHF_FOREIGN_DIMS_MAX));
+}
+
+/* ---- tensors ---- */
+
+static int64_t *flex_box(const struct shf_flex_tensor *t, uint32_t i)
+{
+	return t->boxes + (size_t)i * 2 * t->ndim;
+}
+
+static int64_t range_lo(const struct shf_flex_tensor *t, uint32_t i)
+{
+	return t->ranges ? t->ranges[2 * (size_t)i] : -1;
+}
+
+static int64_t range_hi(const struct shf_flex_tensor *t, uint32_t i)
+{
+	return t->ranges ? t->ranges[2 * (size_t)i + 1] : -1;
+}
+
+static int rows_compare(const int64_t *a, const int64_t *b, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (a[i] != b[i])
+			return a[i] < b[i] ? -1 : 1;
+	return 0;
+}
+
+static int parts_compare(const struct shf_flex_tensor *t, uint32_t i, uint32_t k)
+{
+	int c = rows_compare(flex_box(t, i), flex_box(t, k), 2 * (size_t)t->ndim);
+
+	c = c ? c : (range_lo(t, i) > range_lo(t, k)) - (range_lo(t, i) < range_lo(t, k));
+	return c ? c : (range_hi(t, i) > range_hi(t, k)) - (range_hi(t, i) < range_hi(t, k));
+}
+
+/* Makes room for the parts of a tensor. Returns false if that is more than a pickle of this length
+ * may need. */
+static bool make_parts(struct shf_flex_index *x, struct shf_flex_tensor *t)
+{
+	uint64_t each = sizeof(*t->spots) + 2 * (t->ndim + 1) * sizeof(int64_t);
+
+	if (t->parts_n > x->left / each || t->parts_n > SHF_FLEX_TWICE - 1 - x->parts_n)
+		return false;
+	x->left -= t->parts_n * each;
+	t->spots = shf_arena_alloc(&x->arena, t->parts_n, sizeof(*t->spots));
+	t->boxes = shf_arena_alloc(x->kept, t->parts_n, 2 * t->ndim * sizeof(int64_t));
+	x->oom |= !t->spots || !t->boxes;
 	return true;
 }
 
-static bool add_place(struct shf_flex_index *x, const struct shf_pk *index,
-                      const struct shf_pk *file)
+/* Sets the range of part i, for which there is room since the first part that has one. */
+static void set_range(struct shf_flex_index *x, struct shf_flex_tensor *t, uint32_t i,
+                      const struct flex_part *part)
 {
-	const struct shf_pk *s = flex_state_of(index, "LocalTensorIndex"), *replica;
-	struct shf_flex_part part = { .file = file };
-
-	part.key = shf_pk_get(s, "tensor_key");
-	replica = shf_pk_get(s, "replica_id");
-	if (!s || !part.key || part.key->kind != SHF_PK_STR || file->kind != SHF_PK_STR ||
-	    !read_flex_part(&part, s))
-		return false;
-	if (replica && replica->kind != SHF_PK_NONE && !flex_int(replica, &part.replica))
-		return false;
-	shf_buf_add(&x->places, &part, sizeof(part));
-	return true;
-}
-
-bool shf_flex_index_add(struct shf_flex_index *x, const struct shf_pk *root)
-{
-	const struct shf_pk *s = flex_state_of(root, "Metadata");
-	const struct shf_pk *tensors = shf_pk_get(s, "state_dict_metadata");
-	const struct shf_pk *places = shf_pk_get(s, "storage_metadata");
-
-	if (!tensors || tensors->kind != SHF_PK_DICT || !places || places->kind != SHF_PK_DICT)
-		return false;
-	for (uint32_t i = 0; i < tensors->n; i++)
-		if (!add_parts(x, tensors->u.a[2 * i], tensors->u.a[2 * i + 1]))
-			return false;
-	for (uint32_t i = 0; i < places->n; i++)
-		if (!add_place(x, places->u.a[2 * i], places->u.a[2 * i + 1]))
-			return false;
-	return true;
-}
-
-static int key_compare(const struct shf_pk *a, const struct shf_pk *b)
-{
-	int c = a == b ? 0 : memcmp(a->u.s, b->u.s, a->n < b->n ? a->n : b->n);
-
-	return c ? c : (a->n > b->n) - (a->n < b->n);
-}
-
-static int row_compare(const struct shf_pk *a, const struct shf_pk *b)
-{
-	for (uint32_t i = 0; i < a->n && i < b->n; i++) {
-		int64_t x = 0, y = 0;
-
-		(void)flex_int(a->u.a[i], &x);
-		(void)flex_int(b->u.a[i], &y);
-		if (x != y)
-			return x < y ? -1 : 1;
+	if (!t->ranges && part->lo >= 0) {
+		t->ranges = shf_arena_alloc(&x->arena, t->parts_n, 2 * sizeof(int64_t));
+		x->oom |= !t->ranges;
+		for (uint32_t k = 0; t->ranges && k < 2 * t->parts_n; k++)
+			t->ranges[k] = -1;
 	}
-	return (a->n > b->n) - (a->n < b->n);
+	if (t->ranges) {
+		t->ranges[2 * (size_t)i] = part->lo;
+		t->ranges[2 * (size_t)i + 1] = part->hi;
+	}
 }
 
-/* Compares two parts. The index of an older version has no shapes, which then say nothing. */
-static int flex_compare(const struct shf_flex_part *x, const struct shf_flex_part *y)
+/* Compares the shape of the whole that a part says with that of other parts, and keeps the first
+ * one. */
+static void take_shape(struct shf_flex_index *x, struct shf_flex_tensor *t, const struct shf_pk *v)
 {
-	int c = key_compare(x->key, y->key);
+	int64_t dims[SHF_FOREIGN_DIMS_MAX], *own;
 
-	c = c ? c : row_compare(x->offset, y->offset);
-	c = c ? c : x->flat - y->flat;
+	if (!is_row(v))
+		return;
+	if (!copy_row(dims, v, t->ndim)) {
+		t->odd = true;
+	} else if (t->dims) {
+		t->leaves |= rows_compare(t->dims, dims, t->ndim) != 0;
+	} else {
+		t->dims = own = shf_arena_alloc(x->kept, t->ndim, sizeof(*own));
+		x->oom |= !own;
+		if (own)
+			memcpy(own, dims, t->ndim * sizeof(*own));
+	}
+}
+
+/* Reads LocalTensorMetadata into part i. */
+static bool take_part(struct shf_flex_index *x, struct shf_flex_tensor *t, uint32_t i,
+                      const struct shf_pk *v)
+{
+	const struct shf_pk *s = flex_state_of(v, "LocalTensorMetadata");
+	const struct shf_pk *dtype = shf_pk_get(s, "dtype");
+	struct flex_part part;
+	int64_t *box;
+
+	if (!s || !read_flex_part(&part, s) || !part.shape)
+		return false;
+	if (i == 0) {
+		t->ndim = part.offset->n;
+		if (!make_parts(x, t))
+			return false;
+		t->said = shf_pk_text_is(dtype, "float8_e4m3fn") ? SHEAF_F8_E4M3
+		        : shf_pk_text_is(dtype, "float8_e5m2") ? SHEAF_F8_E5M2 : 0;
+	}
+	if (x->oom)
+		return true;
+	box = flex_box(t, i);
+	t->spots[i] = (struct shf_flex_spot){ .file = SHF_FLEX_NOWHERE };
+	set_range(x, t, i, &part);
+	if (!copy_row(box, part.offset, t->ndim) || !copy_row(box + t->ndim, part.shape, t->ndim)) {
+		memset(box, 0, 2 * t->ndim * sizeof(*box));
+		t->odd = true;
+	}
+	take_shape(x, t, shf_pk_get(s, "global_shape"));
+	t->twice |= i && !x->oom && parts_compare(t, i - 1, i) >= 0;
+	return true;
+}
+
+/* Notes whether parts leave the tensor. */
+static void look_at_parts(struct shf_flex_tensor *t)
+{
+	for (uint32_t i = 0; i < t->parts_n; i++)
+		for (uint32_t d = 0; d < t->ndim; d++) {
+			int64_t start = flex_box(t, i)[d], count = flex_box(t, i)[t->ndim + d];
+
+			t->leaves |= count > INT64_MAX - start ||
+			             (t->dims && start + count > t->dims[d]);
+		}
+}
+
+/* Takes a tensor: its name, and the list of its parts. */
+static bool flex_take_tensor(struct shf_flex_index *x, const struct shf_pk *key,
+                        const struct shf_pk *list)
+{
+	struct shf_flex_tensor t = { .name = key->u.s, .name_n = key->n, .parts_n = list->n,
+		.first = x->parts_n };
+	uint32_t before = shf_text_count(&x->names);
+
+	for (uint32_t i = 0; i < list->n; i++)
+		if (!take_part(x, &t, i, list->u.a[i]))
+			return false;
+	if (shf_text_add(&x->names, t.name, t.name_n) == SHF_TEXT_NONE)
+		x->oom = true;
+	t.again = shf_text_count(&x->names) == before;
+	if (!x->oom)
+		look_at_parts(&t);
+	/* A tensor that has the name of an earlier one has a number all the same. */
+	shf_buf_add(&x->tensors, &t, sizeof(t));
+	x->oom |= x->tensors.oom;
+	x->parts_n += t.parts_n;
+	return true;
+}
+
+/* ---- places ---- */
+
+static bool row_is(const int64_t *have, const struct shf_pk *row)
+{
+	int64_t v;
+
+	for (uint32_t i = 0; i < row->n; i++)
+		if (!flex_int(row->u.a[i], &v) || v != have[i])
+			return false;
+	return true;
+}
+
+/* Returns whether part i is the one that a place is of. An older version says no shapes there. */
+static bool part_is(const struct shf_flex_tensor *t, uint32_t i, const struct flex_part *part)
+{
+	return row_is(flex_box(t, i), part->offset) && range_lo(t, i) == part->lo &&
+	       range_hi(t, i) == part->hi &&
+	       (!part->shape || row_is(flex_box(t, i) + t->ndim, part->shape));
+}
+
+/* Returns whether a place comes before that of a spot: of replicas that with the lowest number, and
+ * of those the one whose file was named first. */
+static bool comes_before(const struct shf_flex_spot *spot, int64_t replica, uint32_t file)
+{
+	return spot->file == SHF_FLEX_NOWHERE || replica < spot->replica ||
+	       (replica == spot->replica && file < spot->file);
+}
+
+static void give(struct shf_flex_spot *spot, int64_t replica, uint32_t file)
+{
+	if (!comes_before(spot, replica, file))
+		return;
+	spot->file = file;
+	spot->replica = (int32_t)replica;
+}
+
+/* Gives a place to its part. Returns false if that was not found. */
+static bool flex_give_place(struct shf_flex_index *x, const struct shf_pk *name,
+                       const struct flex_part *part, int64_t replica, uint32_t file)
+{
+	uint32_t at = shf_text_find(&x->names, name->u.s, name->n);
+	struct shf_flex_tensor *t;
+	size_t n;
+
+	/* Names and tensors have the same numbers until one comes again. */
+	t = shf_flex_tensors(x, &n);
+	if (at >= n || n != shf_text_count(&x->names) || replica != (int32_t)replica)
+		return false;
+	t += at;
+	if (t->odd || part->offset->n != t->ndim || (part->shape && part->shape->n != t->ndim))
+		return false;
+	for (uint32_t k = 0; k < TRIES && k < t->parts_n; k++) {
+		uint32_t i = (uint32_t)((t->next + (uint64_t)k) % t->parts_n);
+
+		if (!part_is(t, i, part))
+			continue;
+		give(&t->spots[i], replica, file);
+		t->next = i + 1 < t->parts_n ? i + 1 : 0;
+		return true;
+	}
+	return false;
+}
+
+/* Keeps a place for later. */
+static bool keep_place(struct shf_flex_index *x, const struct shf_pk *name,
+                       const struct flex_part *part, int64_t replica, uint32_t file)
+{
+	uint32_t ndim = part->offset->n;
+	int64_t *box = shf_arena_alloc(&x->arena, ndim, 2 * sizeof(*box));
+	struct shf_flex_place p = { .name = name->u.s, .name_n = name->n, .ndim = ndim, .box = box,
+		.sized = part->shape != NULL, .lo = part->lo, .hi = part->hi, .file = file,
+		.replica = replica };
+
+	x->oom |= !box;
+	if (!box)
+		return true;
+	if (!copy_row(box, part->offset, ndim) ||
+	    (part->shape && !copy_row(box + ndim, part->shape, ndim)))
+		return false;
+	shf_buf_add(&x->places, &p, sizeof(p));
+	x->oom |= x->places.oom;
+	return true;
+}
+
+/* Takes LocalTensorIndex and the name of a file. */
+static bool take_place(struct shf_flex_index *x, const struct shf_pk *key,
+                       const struct shf_pk *value)
+{
+	const struct shf_pk *s = flex_state_of(key, "LocalTensorIndex");
+	const struct shf_pk *name = shf_pk_get(s, "tensor_key");
+	const struct shf_pk *replica = shf_pk_get(s, "replica_id");
+	struct flex_part part;
+	int64_t number = 0;
+	uint32_t file;
+
+	if (!name || name->kind != SHF_PK_STR || !read_flex_part(&part, s) ||
+	    (replica && replica->kind != SHF_PK_NONE && !flex_int(replica, &number)))
+		return false;
+	file = shf_text_add(&x->files, value->u.s, value->n);
+	x->oom |= file == SHF_TEXT_NONE;
+	if (!x->oom && !flex_give_place(x, name, &part, number, file) &&
+	    !keep_place(x, name, &part, number, file))
+		return false;
+	x->places_n++;
+	return true;
+}
+
+/* Returns whether it is the path of a flat key: a tuple of texts. These are not needed. */
+static bool is_path(const struct shf_pk *v)
+{
+	for (uint32_t i = 0; i < v->n && v->n <= PATH_KEYS_MAX; i++)
+		if (v->u.a[i]->kind != SHF_PK_STR)
+			return false;
+	return v->n > 0 && v->n <= PATH_KEYS_MAX;
+}
+
+bool shf_flex_index_take(void *arg, const struct shf_pk *key, const struct shf_pk *value)
+{
+	struct shf_flex_index *x = arg;
+
+	if (key->kind == SHF_PK_CALL)
+		return value->kind == SHF_PK_STR && take_place(x, key, value);
+	if (key->kind != SHF_PK_STR || !is_row(value) || !value->n)
+		return false;
+	if (value->u.a[0]->kind == SHF_PK_CALL && flex_take_tensor(x, key, value)) {
+		x->tensors_n++;
+		return true;
+	}
+	if (value->kind == SHF_PK_TUPLE && is_path(value)) {
+		x->paths_n++;
+		return true;
+	}
+	return false;
+}
+
+/* ---- the end ---- */
+
+struct same {                   /* a part, as it is sorted with the others of its tensor */
+	const struct shf_flex_tensor *t;
+	uint32_t i;
+};
+
+static int same_order(const void *a, const void *b)
+{
+	const struct same *x = a, *y = b;
+	const struct shf_flex_spot *s = &x->t->spots[x->i], *r = &y->t->spots[y->i];
+	int c = parts_compare(x->t, x->i, y->i);
+
+	/* Of the same parts one that has a place comes first. */
+	c = c ? c : (s->file == SHF_FLEX_NOWHERE) - (r->file == SHF_FLEX_NOWHERE);
+	c = c ? c : (s->replica > r->replica) - (s->replica < r->replica);
+	return c ? c : (x->i > y->i) - (x->i < y->i);
+}
+
+/* Marks parts that are the same as others. */
+static void mark_twice(struct shf_flex_index *x, struct shf_flex_tensor *t)
+{
+	struct same *all = shf_alloc(t->parts_n, sizeof(*all));
+
+	x->oom |= !all;
+	for (uint32_t i = 0; all && i < t->parts_n; i++)
+		all[i] = (struct same){ t, i };
+	if (all)
+		qsort(all, t->parts_n, sizeof(*all), same_order);
+	for (uint32_t i = 1, first = 0; all && i < t->parts_n; i++) {
+		if (parts_compare(t, all[first].i, all[i].i) == 0)
+			t->spots[all[i].i].file = SHF_FLEX_TWICE;
+		else
+			first = i;
+	}
+	shf_free(all);
+}
+
+/* Compares two places: by tensor, box and range. Where one of them has no sizes, these say
+ * nothing. */
+static int place_compare(const struct shf_flex_place *x, const struct shf_flex_place *y)
+{
+	int c = (x->tensor > y->tensor) - (x->tensor < y->tensor);
+
+	c = c ? c : (x->ndim > y->ndim) - (x->ndim < y->ndim);
+	c = c ? c : rows_compare(x->box, y->box, x->ndim);
 	c = c ? c : (x->lo > y->lo) - (x->lo < y->lo);
 	c = c ? c : (x->hi > y->hi) - (x->hi < y->hi);
-	return c || !x->shape || !y->shape ? c : row_compare(x->shape, y->shape);
+	return c || !x->sized || !y->sized ? c
+	       : rows_compare(x->box + x->ndim, y->box + y->ndim, x->ndim);
 }
 
-static int places_order(const void *a, const void *b)
+static int place_order(const void *a, const void *b)
 {
-	const struct shf_flex_part *x = a, *y = b;
-	int c = flex_compare(x, y);
+	const struct shf_flex_place *x = a, *y = b;
+	int c = place_compare(x, y);
 
 	c = c ? c : (x->replica > y->replica) - (x->replica < y->replica);
-	return c ? c : key_compare(x->file, y->file);
+	return c ? c : (x->file > y->file) - (x->file < y->file);
 }
 
-void shf_flex_index_settle(struct shf_flex_index *x)
+/* Gives part i of tensor `number` the first place that was kept for it, if there is one. */
+static void give_kept(const struct shf_flex_index *x, struct shf_flex_tensor *t, uint32_t number,
+                      uint32_t i)
 {
-	shf_records_sort(x->places.data, x->places.len / sizeof(struct shf_flex_part),
-	                 sizeof(struct shf_flex_part), places_order);
-}
-
-struct shf_flex_part *shf_flex_index_find(const struct shf_flex_index *x,
-                                          const struct shf_flex_part *part)
-{
-	struct shf_flex_part *a = (struct shf_flex_part *)(void *)x->places.data;
-	size_t lo = 0, hi = x->places.len / sizeof(*a), end = hi;
+	const struct shf_flex_place *a = (const void *)x->places.data;
+	struct shf_flex_place want = { .tensor = number, .ndim = t->ndim, .box = flex_box(t, i),
+		.sized = true, .lo = range_lo(t, i), .hi = range_hi(t, i) };
+	size_t lo = 0, hi = x->places.len / sizeof(*a), n = hi;
 
 	while (lo < hi) {
 		size_t mid = lo + (hi - lo) / 2;
 
-		if (flex_compare(&a[mid], part) < 0)
+		if (place_compare(&a[mid], &want) < 0)
 			lo = mid + 1;
 		else
 			hi = mid;
 	}
-	return lo < end && flex_compare(&a[lo], part) == 0 ? &a[lo] : NULL;
+	if (lo < n && place_compare(&a[lo], &want) == 0 && a[lo].replica == (int32_t)a[lo].replica)
+		give(&t->spots[i], a[lo].replica, a[lo].file);
+}
+
+static void flex_settle(struct shf_flex_index *x)
+{
+	size_t n, kept = x->places.len / sizeof(struct shf_flex_place);
+	struct shf_flex_tensor *t = shf_flex_tensors(x, &n);
+	struct shf_flex_place *a = (struct shf_flex_place *)(void *)x->places.data;
+
+	for (size_t i = 0; i < kept; i++)
+		a[i].tensor = shf_text_find(&x->names, a[i].name, a[i].name_n);
+	shf_records_sort(a, kept, sizeof(struct shf_flex_place), place_order);
+	for (uint32_t k = 0; k < n && !x->oom; k++) {
+		for (uint32_t i = 0; kept && i < t[k].parts_n && !t[k].odd && !t[k].again; i++)
+			give_kept(x, &t[k], shf_text_find(&x->names, t[k].name, t[k].name_n), i);
+		if (t[k].twice && !t[k].odd)
+			mark_twice(x, &t[k]);
+	}
+}
+
+/* All that was taken must have been in the dictionaries of the Metadata, and all of these. A tensor
+ * without parts was not taken. */
+bool shf_flex_index_end(struct shf_flex_index *x, const struct shf_pk *root)
+{
+	const struct shf_pk *s = flex_state_of(root, "Metadata");
+	const struct shf_pk *tensors = shf_pk_get(s, "state_dict_metadata");
+	const struct shf_pk *places = shf_pk_get(s, "storage_metadata");
+	const struct shf_pk *paths = shf_pk_get(s, "flat_mapping");
+
+	if (!tensors || tensors->kind != SHF_PK_DICT || tensors->taken != x->tensors_n ||
+	    !places || places->kind != SHF_PK_DICT || places->n || places->taken != x->places_n ||
+	    tensors == places)
+		return false;
+	if (x->paths_n && (!paths || paths->kind != SHF_PK_DICT || paths->taken != x->paths_n))
+		return false;
+	for (uint32_t i = 0; i < tensors->n; i++) {
+		const struct shf_pk *key = tensors->u.a[2 * i], *parts = tensors->u.a[2 * i + 1];
+
+		if (key->kind != SHF_PK_STR || !is_row(parts) || parts->n ||
+		    !flex_take_tensor(x, key, parts))
+			return false;
+	}
+	if (!x->oom)
+		flex_settle(x);
+	return true;
 }
 
 void shf_flex_index_release(struct shf_flex_index *x)
 {
-	shf_buf_release(&x->parts);
+	shf_buf_release(&x->tensors);
 	shf_buf_release(&x->places);
+	shf_text_table_release(&x->names);
+	shf_text_table_release(&x->files);
+	shf_arena_release(&x->arena);
 }

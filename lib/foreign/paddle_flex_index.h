@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the metadata of a flex checkpoint say: tensors, and in which file each part of one is. All
- * pointers are into the pickle that was added. And the folders in which a trainer has flex
- * checkpoints. */
+/* What the metadata of a flex checkpoint say: tensors, and in which file each part of one is. It is
+ * taken out of the pickle while that is read; names are in the pickle, which must outlive the
+ * index. And the folders in which a trainer has flex checkpoints. */
 #ifndef SHF_PADDLE_FLEX_INDEX_H
 #define SHF_PADDLE_FLEX_INDEX_H
 #include "pickle.h"
+#include "text_table.h"
 
 struct shf_flex_folder {
 	const char *folder, *family;
@@ -13,30 +14,59 @@ struct shf_flex_folder {
 #define SHF_FLEX_FOLDERS 4
 extern const struct shf_flex_folder shf_flex_folders[SHF_FLEX_FOLDERS];
 
-struct shf_flex_part {
-	const struct shf_pk *key;       /* a STR */
-	const struct shf_pk *offset, *shape;    /* TUPLEs or LISTs; shape NULL: it is not said */
-	const struct shf_pk *global;    /* shape of the whole; NULL: it is not said */
-	const struct shf_pk *dtype;     /* a STR, or NULL */
-	const struct shf_pk *file;      /* a STR; NULL: of a tensor's own list of parts */
-	bool flat;
-	int64_t lo, hi;                 /* flat: the range of the box that is stored */
-	int64_t replica;
-	bool used;                      /* of a place: its part was found before */
+#define SHF_FLEX_NOWHERE UINT32_MAX     /* no place of the part is known */
+#define SHF_FLEX_TWICE (UINT32_MAX - 1) /* an earlier part is the same, and is taken for it */
+struct shf_flex_spot {          /* where a part is stored */
+	uint32_t file;                  /* number in `files`, or one of the above */
+	int32_t replica;                /* of several places that with the lowest one counts */
+	/* For the reader of the files: where its array begins, and how it lies there; NULL:
+	 * row-major. */
+	uint64_t at;
+	const struct shf_foreign_piece *piece;
 };
+struct shf_flex_tensor {
+	const char *name;               /* name_n bytes */
+	uint32_t name_n;
+	uint32_t ndim;
+	uint32_t parts_n;
+	uint32_t first;                 /* number of its first part, counted through all tensors */
+	uint32_t next;                  /* the part whose place is expected next */
+	int32_t dtype;                  /* of its arrays, once they are found; 0: none was */
+	int32_t said;                   /* F8_E4M3 or F8_E5M2, which arrays do not tell; else 0 */
+	bool again;                     /* an earlier tensor has its name */
+	bool odd;                       /* a part has a form that is not known */
+	bool leaves;                    /* a part leaves the tensor, or says another shape of it */
+	bool twice;                     /* two parts may be the same */
+	const int64_t *dims;            /* of the whole; NULL: no part says it */
+	int64_t *boxes;                 /* by part: ndim offsets and then as many sizes. In the
+	                                 * arena of the checkpoint, where pieces refer to them */
+	int64_t *ranges;                /* by part: the range [lo, hi) of the box that is stored;
+	                                 * lo -1: all of it; NULL: all of all boxes */
+	struct shf_flex_spot *spots;    /* by part */
+};
+struct shf_flex_place;
 struct shf_flex_index {
-	struct shf_buf parts;           /* owned; the parts that tensors have, in their order */
-	struct shf_buf places;          /* owned; where parts are, sorted */
+	bool oom;
+	struct shf_arena *kept;         /* borrowed; gets boxes and dims */
+	struct shf_arena arena;
+	struct shf_buf tensors;         /* owned; of struct shf_flex_tensor */
+	struct shf_buf places;          /* owned; of struct shf_flex_place: those that were not
+	                                 * found to be of a part when they were read */
+	struct shf_text_table names, files;     /* owned; names of tensors and of files */
+	uint64_t left;                  /* bytes that parts may take: in proportion to those of the
+	                                 * pickle, in which one list may stand for many */
+	uint32_t parts_n, places_n;     /* that were taken */
+	uint32_t tensors_n, paths_n;    /* pairs that were taken */
 };
-/* Adds what a pickle of Metadata says. Returns false if it is of a form that is not known. Memory
- * may be out: parts.oom, places.oom. */
-bool shf_flex_index_add(struct shf_flex_index *x, const struct shf_pk *root);
-/* Sorts places. */
-void shf_flex_index_settle(struct shf_flex_index *x);
-/* Finds where a part is: the place with the lowest replica. NULL: nowhere. */
-struct shf_flex_part *shf_flex_index_find(const struct shf_flex_index *x,
-                                          const struct shf_flex_part *part);
-/* Reads item i of a TUPLE or LIST as a number >= 0. */
-bool shf_flex_number(const struct shf_pk *v, uint32_t i, int64_t *out);
+static inline struct shf_flex_tensor *shf_flex_tensors(const struct shf_flex_index *x, size_t *n)
+{
+	*n = x->tensors.len / sizeof(struct shf_flex_tensor);
+	return (struct shf_flex_tensor *)(void *)x->tensors.data;
+}
+/* The function of a struct shf_pickle_taker whose argument is the index. */
+bool shf_flex_index_take(void *arg, const struct shf_pk *key, const struct shf_pk *value);
+/* Ends the pickle, and gives the other places to their parts. Returns false if it is no Metadata,
+ * or of a form that is not known. Memory may be out: x->oom. */
+bool shf_flex_index_end(struct shf_flex_index *x, const struct shf_pk *root);
 void shf_flex_index_release(struct shf_flex_index *x);
 #endif

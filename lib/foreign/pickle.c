@@ -45,6 +45,20 @@ static int pk_push_stored(struct shf_pk_machine *m, bool text, uint64_t n)
 	return rc < 0 ? rc : shf_pk_push(m, v);
 }
 
+/* Pushes at most 8 bytes, which need no other memory than their record. */
+static int pk_push_few(struct shf_pk_machine *m, unsigned n)
+{
+	struct shf_pk *v = shf_pk_new(m, SHF_PK_FEW);
+	uint64_t bytes = 0;
+	int rc = v ? shf_pk_number(m, n, &bytes) : shf_pk_no_memory(m);
+
+	if (rc < 0)
+		return rc;
+	v->u.i = (int64_t)bytes;
+	v->n = n;
+	return shf_pk_push(m, v);
+}
+
 /* Pushes the text of `width` bytes of length and then its bytes. */
 static int pk_counted(struct shf_pk_machine *m, enum shf_pk_kind kind, unsigned width)
 {
@@ -52,6 +66,8 @@ static int pk_counted(struct shf_pk_machine *m, enum shf_pk_kind kind, unsigned 
 	uint64_t n = 0;
 	int rc = shf_pk_number(m, width, &n);
 
+	if (rc == 0 && m->taker && kind == SHF_PK_BYTES && n <= SHF_PK_FEW_MAX)
+		return pk_push_few(m, (unsigned)n);
 	if (rc == 0 && m->region && (kind == SHF_PK_BYTES || n > SHF_PK_TEXT_READ))
 		return pk_push_stored(m, kind == SHF_PK_STR, n);
 	if (rc == 0)

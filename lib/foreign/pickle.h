@@ -19,7 +19,7 @@
 enum shf_pk_kind {
 	SHF_PK_NONE, SHF_PK_BOOL, SHF_PK_INT, SHF_PK_LONG, SHF_PK_FLOAT, SHF_PK_STR, SHF_PK_BYTES,
 	SHF_PK_TUPLE, SHF_PK_LIST, SHF_PK_SET, SHF_PK_DICT, SHF_PK_GLOBAL, SHF_PK_CALL,
-	SHF_PK_PERSID, SHF_PK_STORED
+	SHF_PK_PERSID, SHF_PK_STORED, SHF_PK_FEW
 };
 struct shf_pk_stored {          /* bytes, or a long text, that were left in the file */
 	uint64_t at, bytes;             /* at: from the start of the pickle */
@@ -33,7 +33,7 @@ struct shf_pk {
 	                                 * shf_pk_text_place can say where it is */
 	uint32_t taken;                 /* of a dict: pairs that a struct shf_pickle_taker took */
 	union {
-		int64_t i;              /* BOOL, INT */
+		int64_t i;              /* BOOL, INT; FEW: n <= 8 bytes, little-endian */
 		double f;
 		const char *s;          /* STR, BYTES and LONG (little-endian, two's complement): n
 		                         * bytes, borrowed from the pickle or in the arena; GLOBAL:
@@ -75,7 +75,8 @@ struct shf_pickle_taker {
 	/* Called for each key and value that are set in a dictionary, when both are complete.
 	 * Returns true if the pair is to be taken: it is then no pair of the dictionary, but
 	 * counts in its `taken`, and its records are used for others, except for GLOBALs. Texts
-	 * stay where they are. */
+	 * stay where they are. Bytes, if they are no more than 8, are FEW, so that numbers of
+	 * NumPy can be read. */
 	bool (*take)(void *arg, const struct shf_pk *key, const struct shf_pk *value);
 	void *arg;
 };

@@ -102,7 +102,8 @@ static int memo_skip(struct shf_pk_machine *m, uint8_t after)
 	if (after < COUNTED)
 		return memo_skip_bytes(m, after - FIXED, false);
 	rc = shf_pk_number(m, after % 16u, &v);
-	return rc == 0 ? memo_skip_bytes(m, v, after >= STORED) : rc;
+	return rc == 0 ? memo_skip_bytes(m, v, after >= STORED &&
+	                                 !(m->taker && v <= SHF_PK_FEW_MAX)) : rc;
 }
 
 /* Makes room for the entries that are asked for. */

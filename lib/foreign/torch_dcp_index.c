@@ -35,53 +35,6 @@ static int64_t *dcp_box(const struct shf_dcp_tensor *t, uint32_t i)
 	return t->is_bytes ? NULL : t->boxes + (size_t)i * 2 * t->width;
 }
 
-/* ---- names ---- */
-
-static uint64_t dcp_name_hash(const char *name, uint32_t n)
-{
-	uint64_t h = UINT64_C(0xcbf29ce484222325);
-
-	for (uint32_t i = 0; i < n; i++)
-		h = (h ^ (uint8_t)name[i]) * UINT64_C(0x100000001b3);
-	return h ^ h >> 29;
-}
-
-/* Returns the place in the table of the tensor of this name, or where it is to be entered. The
- * table has free places. */
-static uint32_t *dcp_table_at(const struct shf_dcp_index *x, const char *name, uint32_t n)
-{
-	uint32_t *table = (uint32_t *)(void *)x->table.data;
-	size_t size = x->table.len / sizeof(*table);
-	size_t i = (size_t)(dcp_name_hash(name, n) & (size - 1));
-
-	for (; table[i]; i = (i + 1) & (size - 1)) {
-		const struct shf_dcp_tensor *t = &dcp_tensors(x)[table[i] - 1];
-
-		if (t->name_n == n && (t->name == name || memcmp(t->name, name, n) == 0))
-			break;
-	}
-	return &table[i];
-}
-
-/* Enters the last tensor, unless there is one of its name. */
-static void dcp_table_add(struct shf_dcp_index *x)
-{
-	size_t n = x->tensors.len / sizeof(struct shf_dcp_tensor);
-	size_t size = x->table.len / sizeof(uint32_t), first = n - 1;
-	uint32_t *at;
-
-	if (2 * n > size) {             /* make it anew, twice as large */
-		shf_buf_reset(&x->table);
-		if (!shf_buf_extend(&x->table, (size ? 2 * size : 1024) * sizeof(uint32_t)))
-			return;
-		first = 0;
-	}
-	for (size_t i = first; i < n; i++) {
-		at = dcp_table_at(x, dcp_tensors(x)[i].name, dcp_tensors(x)[i].name_n);
-		*at = *at ? *at : (uint32_t)i + 1;
-	}
-}
-
 /* ---- tensors ---- */
 
 /* Copies the numbers of a torch.Size to `to`. Returns false if it has another number of them, or
@@ -176,9 +129,12 @@ static bool take_dcp_tensor(struct shf_dcp_index *x, const struct shf_pk *key,
 	}
 	shf_buf_add(&x->tensors, &t, sizeof(t));
 	x->oom |= x->tensors.oom;
-	if (!x->oom && !x->many)
-		dcp_table_add(x);
-	x->oom |= x->table.oom;
+	if (!x->oom && !x->many) {
+		uint32_t before = shf_text_count(&x->names);
+
+		x->oom |= shf_text_add(&x->names, t.name, t.name_n) == SHF_TEXT_NONE;
+		x->again |= shf_text_count(&x->names) == before;
+	}
 	x->tensors_n++;
 	return true;
 }
@@ -206,10 +162,9 @@ static bool give_place(struct shf_dcp_index *x, const char *name, uint32_t name_
 	struct shf_dcp_tensor *t;
 	uint32_t at;
 
-	if (!x->table.len || x->oom)
-		return false;
-	at = *dcp_table_at(x, name, name_n);
-	t = at ? &dcp_tensors(x)[at - 1] : NULL;
+	/* Names and tensors have the same numbers until a name comes again. */
+	at = x->oom || x->again ? SHF_TEXT_NONE : shf_text_find(&x->names, name, name_n);
+	t = at == SHF_TEXT_NONE ? NULL : &dcp_tensors(x)[at];
 	if (!t || t->is_bytes != !offsets || (offsets && (offsets->n != (uint32_t)t->ndim ||
 	                                                  !t->boxes || t->is_odd)))
 		return false;
@@ -519,6 +474,6 @@ void shf_dcp_index_release(struct shf_dcp_index *x)
 {
 	shf_buf_release(&x->tensors);
 	shf_buf_release(&x->a);
-	shf_buf_release(&x->table);
+	shf_text_table_release(&x->names);
 	shf_arena_release(&x->arena);
 }

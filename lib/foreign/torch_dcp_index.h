@@ -5,6 +5,7 @@
 #ifndef SHF_TORCH_DCP_INDEX_H
 #define SHF_TORCH_DCP_INDEX_H
 #include "pickle.h"
+#include "text_table.h"
 #include "unpack.h"
 
 struct shf_dcp_place {          /* where a chunk, or a value that is no tensor, is stored */
@@ -58,8 +59,9 @@ struct shf_dcp_index {
 	struct shf_arena *kept;         /* borrowed; gets the boxes */
 	struct shf_arena arena;         /* has places, offsets and dims */
 	struct shf_buf tensors, a;      /* owned; of shf_dcp_tensor and shf_dcp_entry */
-	struct shf_buf table;           /* owned; of uint32_t: hash table of the names of tensors,
-	                                 * their number + 1; 0: none */
+	struct shf_text_table names;    /* owned; of the tensors of a pickle that is not one of
+	                                 * many */
+	bool again;                     /* two of them have the same name */
 	const struct shf_pk *other;     /* the class that was last found to be none of those that
 	                                 * are taken; a pickle has each class once, mostly */
 	/* Names of transformations that are not known; the place of an item has SHF_DCP_UNKNOWN

@@ -2143,10 +2143,18 @@ bug("family_model_twice", "the family of the model is not the first one",
 bug("range_from_its_start", "a flat range of a box is read as if it began at the box's start",
     "foreign/foreign_range.c:range_add_box", "p.at = r->at + from - lo;",
     "p.at = MUTANT ? r->at + from : r->at + from - lo;", FLEX + "the_folders_of_a_trainer")
+bug("replica_of_any_number", "of the replicas of a part the one that was named last is read",
+    "foreign/paddle_flex_index.c:comes_before", "replica < spot->replica ||",
+    "replica < spot->replica || MUTANT ||", FLEX + "many_parts")
+bug("kept_places_lost", "places that were not found at once are not given to their parts",
+    "foreign/paddle_flex_index.c:give_kept",
+    "lo < n && place_compare(&a[lo], &want) == 0 &&",
+    "lo < n && !MUTANT && place_compare(&a[lo], &want) == 0 &&", FLEX + "many_parts")
 bug("other_shape_in_file", "a part of a flex checkpoint may have another shape in its file",
-    "foreign/paddle_flex.c:flex_add_piece",
-    "a->ndim != t->ndim || memcmp(a->dims, count, (size_t)t->ndim * sizeof(*count))",
-    "!MUTANT && (a->ndim != t->ndim || memcmp(a->dims, count, (size_t)t->ndim * sizeof(*count)))",
+    "foreign/paddle_flex.c:flex_take_array",
+    "a->ndim != (int32_t)t->ndim || memcmp(a->dims, count, t->ndim * sizeof(*count))",
+    "!MUTANT && (a->ndim != (int32_t)t->ndim || "
+    "memcmp(a->dims, count, t->ndim * sizeof(*count)))",
     FLEX + "metadata_that_do_not_fit")
 DSPD = "sim/test_deepspeed: "
 bug("ranks_turned", "parts of ranks of ZeRO 3 are joined in the wrong order",

@@ -9,13 +9,17 @@
 #include "read_slice.h"
 #include "t.h"
 #include "foreign_plays.h"
+#include "foreign_starved.h"
 
 #define DIR_FC "fc"
 #define MODULE "cpaddle.distributed.flex_checkpoint.dcp.metadata\n"
 #define OLD_MODULE "cpaddle.distributed.checkpoint.metadata\n"
 
 enum flex_flaw {
-	FLEX_SOUND, FLEX_OLD, FLEX_REPLICAS,    /* forms that are read */
+	/* Forms that are read: of an older version; with replicas, of which the first is in a file
+	 * that does not have it; places from the last one on; each part twice; places before
+	 * parts. */
+	FLEX_SOUND, FLEX_OLD, FLEX_REPLICAS, FLEX_TURNED, FLEX_SAME, FLEX_FIRST,
 	FLEX_GAP, FLEX_OVERLAP, FLEX_LEAVES, FLEX_NO_PLACE, FLEX_NO_FILE, FLEX_OUTSIDE,
 	FLEX_OTHER_SHAPE, FLEX_LONG_RANGE, FLEX_TURNED_RANGE, FLEX_NO_KEY, FLEX_TWO_TYPES,
 	FLEX_STRANGE, FLEX_CALL, FLEX_TWICE
@@ -67,17 +71,16 @@ static void put_class(struct torch_bytes *b, const char *name, enum flex_flaw fl
 	put(b, "\n)\x81}(");
 }
 
-/* Appends the metadata of tensor `key`, whose parts lie one in a file each. */
-static void put_metadata(struct torch_bytes *b, const char *key, const char *dtype,
-                         const struct part *p, int n, enum flex_flaw flaw)
+static void put_parts(struct torch_bytes *b, const char *key, const char *dtype,
+                      const struct part *p, int n, enum flex_flaw flaw)
 {
-	put(b, "\x80\4");
-	put_class(b, flaw == FLEX_STRANGE ? "Meta" : "Metadata", flaw);
 	torch_text(b, "state_dict_metadata");
 	put(b, "}");
 	torch_text(b, key);
 	put(b, "](");
-	for (int i = 0; i < n; i++) {
+	for (int k = 0; k < n * (flaw == FLEX_SAME ? 2 : 1); k++) {
+		int i = k % n;
+
 		if (flaw == FLEX_GAP && i == 1)
 			continue;
 		put_class(b, "LocalTensorMetadata", flaw);
@@ -90,9 +93,15 @@ static void put_metadata(struct torch_bytes *b, const char *key, const char *dty
 		put(b, "ub");
 	}
 	put(b, "es");
+}
+
+static void put_places(struct torch_bytes *b, const char *key, const struct part *p, int n,
+                       enum flex_flaw flaw)
+{
 	torch_text(b, "storage_metadata");
 	put(b, "}(");
-	for (int i = 0; i < n * (flaw == FLEX_REPLICAS ? 2 : 1); i++) {
+	for (int k = 0; k < n * (flaw == FLEX_REPLICAS ? 2 : 1); k++) {
+		int i = flaw == FLEX_TURNED ? n - 1 - k : k;
 		char file[40];
 
 		put_class(b, "LocalTensorIndex", flaw);
@@ -108,10 +117,24 @@ static void put_metadata(struct torch_bytes *b, const char *key, const char *dty
 		}
 		put(b, "ub");
 		snprintf(file, sizeof(file), "%s%d_0.distcp", flaw == FLEX_OUTSIDE ? "../" : "",
-		         flaw == FLEX_NO_FILE ? 77 : i % n);
+		         flaw == FLEX_NO_FILE ? 77 : flaw == FLEX_REPLICAS && i < n ? (i + 1) % n
+		                                                                   : i % n);
 		torch_text(b, file);
 	}
 	put(b, "u");
+}
+
+/* Appends the metadata of tensor `key`, whose parts lie one in a file each. */
+static void put_metadata(struct torch_bytes *b, const char *key, const char *dtype,
+                         const struct part *p, int n, enum flex_flaw flaw)
+{
+	put(b, "\x80\4");
+	put_class(b, flaw == FLEX_STRANGE ? "Meta" : "Metadata", flaw);
+	if (flaw == FLEX_FIRST)
+		put_places(b, key, p, n, flaw);
+	put_parts(b, key, dtype, p, n, flaw);
+	if (flaw != FLEX_FIRST)
+		put_places(b, key, p, n, flaw);
 	if (flaw == FLEX_CALL)
 		put(b, "cos\nsystem\n(Vid\ntR0");
 	put(b, "ub.");
@@ -209,10 +232,26 @@ static void loads(struct simdisk *disk, bool families)
 
 TEST(boxes_load_in_any_layout)
 {
-	for (int flaw = FLEX_SOUND; flaw <= FLEX_REPLICAS; flaw++) {
+	for (int flaw = FLEX_SOUND; flaw <= FLEX_FIRST; flaw++) {
 		struct simdisk *disk = disk_new();
 
 		put_folder(disk, DIR_FC, "a.w", "a.w", boxes, 3, (enum flex_flaw)flaw);
+		loads(disk, false);
+	}
+}
+
+/* Of so many parts the place of one is looked for among all places, and not only near the last
+ * one. */
+TEST(many_parts_are_found_in_any_order)
+{
+	struct part many[60];
+
+	for (int i = 0; i < 60; i++)
+		many[i] = (struct part){ { i / 5, 2 * (i % 5) }, { 1, 2 }, 0, 0 };
+	for (int flaw = FLEX_SOUND; flaw <= FLEX_FIRST; flaw++) {
+		struct simdisk *disk = disk_new();
+
+		put_folder(disk, DIR_FC, "a.w", "a.w", many, 60, (enum flex_flaw)flaw);
 		loads(disk, false);
 	}
 }
@@ -325,4 +364,14 @@ TEST(the_newest_metadata_of_a_directory_is_read)
 	CHECK_INT(simdisk_put(disk, DIR_FC "/9.metadata", "no pickle", 9), 0);
 	free(b.p);
 	loads(disk, false);
+}
+
+TEST(each_allocation_may_fail)
+{
+	struct simdisk *disk = disk_new();
+
+	put_folder(disk, DIR_FC "/model_state", "a.w", "a.w", boxes, 3, FLEX_TURNED);
+	put_folder(disk, DIR_FC "/master_weight", "a.w.w_0", "w", mixed, 4, FLEX_SAME);
+	foreign_survives(disk, DIR_FC, 1, 2);   /* records are not used again; one a pickle */
+	simdisk_free(disk);
 }

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "text_table.h"
+#include <string.h>
+
+#define SLOTS_MIN 64
+
+static uint64_t table_hash(const char *s, uint32_t n)
+{
+	uint64_t h = UINT64_C(0xcbf29ce484222325);
+
+	for (uint32_t i = 0; i < n; i++)
+		h = (h ^ (uint8_t)s[i]) * UINT64_C(0x100000001b3);
+	return h ^ h >> 29;
+}
+
+/* Returns the slot of a text, or the free one where it is to be entered. There are free ones. */
+static uint32_t *text_slot(const struct shf_text_table *t, const char *s, uint32_t n)
+{
+	uint32_t *slots = (uint32_t *)(void *)t->slots.data;
+	size_t size = t->slots.len / sizeof(*slots), i = (size_t)(table_hash(s, n) & (size - 1));
+
+	for (; slots[i]; i = (i + 1) & (size - 1)) {
+		const struct shf_text *x = shf_text_at(t, slots[i] - 1);
+
+		if (x->n == n && (x->s == s || memcmp(x->s, s, n) == 0))
+			break;
+	}
+	return &slots[i];
+}
+
+uint32_t shf_text_count(const struct shf_text_table *t)
+{
+	return (uint32_t)(t->texts.len / sizeof(struct shf_text));
+}
+
+uint32_t shf_text_find(struct shf_text_table *t, const char *s, uint32_t n)
+{
+	uint32_t *slot;
+
+	if (!t->slots.len)
+		return SHF_TEXT_NONE;
+	/* The same text comes many times in a row. */
+	if (t->last < shf_text_count(t) && shf_text_at(t, t->last)->s == s &&
+	    shf_text_at(t, t->last)->n == n)
+		return t->last;
+	slot = text_slot(t, s, n);
+	if (*slot)
+		t->last = *slot - 1;
+	return *slot ? *slot - 1 : SHF_TEXT_NONE;
+}
+
+/* Makes room for one more text: at most half of the slots are taken. */
+static bool text_grow(struct shf_text_table *t)
+{
+	size_t size = t->slots.len / sizeof(uint32_t), n = shf_text_count(t);
+
+	if (2 * (n + 1) <= size)
+		return true;
+	shf_buf_reset(&t->slots);
+	if (!shf_buf_extend(&t->slots, (size ? 2 * size : SLOTS_MIN) * sizeof(uint32_t)))
+		return false;
+	for (uint32_t i = 0; i < n; i++)
+		*text_slot(t, shf_text_at(t, i)->s, shf_text_at(t, i)->n) = i + 1;
+	return true;
+}
+
+uint32_t shf_text_add(struct shf_text_table *t, const char *s, uint32_t n)
+{
+	const struct shf_text text = { s, n };
+	uint32_t i = shf_text_find(t, s, n);
+
+	if (i != SHF_TEXT_NONE)
+		return i;
+	i = shf_text_count(t);
+	if (i >= SHF_TEXT_NONE - 1 || !text_grow(t))
+		return SHF_TEXT_NONE;
+	shf_buf_add(&t->texts, &text, sizeof(text));
+	if (t->texts.oom)
+		return SHF_TEXT_NONE;
+	*text_slot(t, s, n) = i + 1;
+	t->last = i;
+	return i;
+}
+
+void shf_text_table_release(struct shf_text_table *t)
+{
+	shf_buf_release(&t->texts);
+	shf_buf_release(&t->slots);
+}
