@@ -172,9 +172,35 @@ void cli_progress_end(struct cli_progress *p);
 /* Says how many tensors of another program's checkpoint are not read, if there are any: they are
  * missing in what was written. */
 void cli_say_unread(const char *src, struct sheaf_checkpoint *step);
+/* Names the files, and counts the notes, that an export of the step to `dst` does not have. */
+void cli_say_left_out(const struct cli_args *a, const struct cli_step *s, const char *dst);
 /* Takes --dtype, --max-shard-size and --mem. 0, or 2 with the line out. */
 int cli_writing_options(const struct cli_args *a, int32_t *dtype, uint64_t *file_bytes_max,
                         uint64_t *memory_bytes);
+
+/* Two checkpoints that are compared. */
+#define CLI_FAMILIES_MAX 256
+struct cli_families { const char *names[CLI_FAMILIES_MAX]; int n; };
+struct cli_pairs {
+	struct sheaf_checkpoint *side[2];       /* borrowed */
+	struct cli_families families[2];        /* of both sides; names are borrowed */
+	bool of_programs;               /* one side is of sheaf, and the other of another program */
+	char between;                   /* not '\0': side `joined` has one family, in whose names
+	                                 * this comes between a family of the other side and a
+	                                 * name */
+	int joined;
+};
+void cli_pairs_init(struct cli_pairs *p, struct sheaf_checkpoint *left,
+                    struct sheaf_checkpoint *right);
+bool cli_families_have(const struct cli_families *f, const char *family);
+/* Returns the family of a tensor of this side, 0 or 1, also if it is in its name. */
+const char *cli_pairs_family(const struct cli_pairs *p, int side, const struct sheaf_tensor *t);
+/* Finds the tensor on the other side that this one of `side` is compared with. ELAYOUT: none. */
+int cli_pairs_find(const struct cli_pairs *p, int side, const struct sheaf_tensor *t,
+                   struct sheaf_tensor *out);
+/* Returns whether the values of a tensor follow from the number of updates and the betas, which
+ * another program may keep in another form. */
+bool cli_pairs_follows(const struct cli_pairs *p, const struct sheaf_tensor *t);
 
 /* show --hf: what a Hugging Face loader would miss; the exit status. */
 int cli_show_hf(const struct cli_args *a, struct cli_step *s);

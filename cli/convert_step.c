@@ -2,14 +2,11 @@
 /* sheaf convert and sheaf export: any checkpoint, written in a format of other software. */
 #include "cli.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "sheaf-admin.h"
 #include "workload.h"
-
-#define NAMES_SAID 10           /* most names of files that were not copied */
 
 static bool is_to_hf(const struct cli_args *a)
 {
@@ -18,13 +15,13 @@ static bool is_to_hf(const struct cli_args *a)
 	return !format || strcmp(format, "hf") == 0;
 }
 
-/* Whether DST is the directory of a model, into which other files of SRC are copied. */
+/* Whether DST is a directory that its readers open by a config.json. */
 static bool is_to_model(const struct cli_args *a)
 {
 	const char *format = cli_value(a, "format");
 
 	return is_to_hf(a) || strcmp(format, "paddle-uc") == 0 ||
-	       strcmp(format, "paddle-fc") == 0;
+	       strcmp(format, "paddle-fc") == 0 || strcmp(format, "sharding-io") == 0;
 }
 
 static int answer(const struct cli_args *a, const char *dst, const struct sheaf_report *r,
@@ -48,67 +45,23 @@ static int answer(const struct cli_args *a, const char *dst, const struct sheaf_
 	return 0;
 }
 
-/* Returns whether a file or folder of this name has tensors or their index: these are converted,
- * not copied. */
-static bool has_tensors(const char *name)
-{
-	static const char *const tails[] = { ".safetensors", ".index.json", ".distcp", ".bin",
-		".pt", ".pth", ".metadata", ".sheaf-export", ".pdparams", ".pdopt", ".pdema",
-		"model_meta.json", "model_state", "optimizer_state", "master_weight",
-		"ema_state", "latest", "latest_universal", "zero", "zero_to_fp32.py",
-		"zero_to_torch.py" };
-	size_t n = strlen(name);
-
-	if (strstr(name, ".safetensors_shard_") || strncmp(name, "global_step", 11) == 0)
-		return true;
-	for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++)
-		if (n >= strlen(tails[i]) && strcmp(name + n - strlen(tails[i]), tails[i]) == 0)
-			return true;
-	return false;
-}
-
-/* Names the files and folders in the directory of another program that were not copied. */
-static void say_left_out(const char *src, const char *dst)
-{
-	struct dirent *e;
-	DIR *d = opendir(src);
-	int n = 0;
-
-	while (d && (e = readdir(d))) {
-		if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
-		    has_tensors(e->d_name) || cli_has(dst, e->d_name) || n++ >= NAMES_SAID)
-			continue;
-		if (n == 1) {
-			fputs("sheaf: ", stderr);
-			cli_put(stderr, dst);
-			fputs(": these were not copied: ", stderr);
-		}
-		fputs(n > 1 ? ", " : "", stderr);
-		cli_put(stderr, e->d_name);
-	}
-	if (n > NAMES_SAID)
-		fprintf(stderr, " and %d more", n - NAMES_SAID);
-	if (n)
-		fputc('\n', stderr);
-	if (d)
-		closedir(d);
-}
-
 /* Refuses what only formats with moments of AdamW need. */
 static int check_adam_options(const struct cli_args *a)
 {
 	static const char *const names[] = { "step", "betas" };
+	static const char *const formats[] = { "paddle-uc", "paddle-fc", "sharding-io",
+		"deepspeed-universal" };
 	const char *format = cli_value(a, "format");
 	char why[100], option[20];
 
-	if (format && (strcmp(format, "paddle-uc") == 0 || strcmp(format, "paddle-fc") == 0 ||
-	               strcmp(format, "deepspeed-universal") == 0))
-		return 0;
+	for (size_t i = 0; format && i < sizeof(formats) / sizeof(formats[0]); i++)
+		if (strcmp(format, formats[i]) == 0)
+			return 0;
 	snprintf(why, sizeof(why), "does not go with --format %.40s", format ? format : "hf");
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (cli_flag(a, names[i])) {
 			snprintf(option, sizeof(option), "--%s", names[i]);
-			return cli_usage(a, option, why, "paddle-uc, paddle-fc and "
+			return cli_usage(a, option, why, "paddle-uc, paddle-fc, sharding-io and "
 			                 "deepspeed-universal need it for the moments of AdamW");
 		}
 	return 0;
@@ -121,7 +74,8 @@ static int check_options(const struct cli_args *a)
 	static const struct { const char *name, *makes; } formats[] = { { "hf", NULL },
 		{ "torch", "one file" }, { "dcp", NULL }, { "npz", "one file" },
 		{ "paddle", "one file" }, { "paddle-uc", NULL }, { "paddle-fc", NULL },
-		{ "deepspeed-universal", "a file for each tensor" }, { "gguf", "one file" },
+		{ "sharding-io", NULL }, { "deepspeed-universal", "a file for each tensor" },
+		{ "gguf", "one file" },
 		{ "megatron", NULL } };
 	const char *format = cli_value(a, "format"), *makes = NULL;
 	bool known = false;
@@ -135,7 +89,7 @@ static int check_options(const struct cli_args *a)
 	if (format && !known)
 		return cli_usage(a, "--format", "no such format",
 		                 "hf, torch, dcp, npz, paddle, paddle-uc, paddle-fc, "
-		                 "deepspeed-universal, gguf, megatron");
+		                 "sharding-io, deepspeed-universal, gguf, megatron");
 	if (cli_flag(a, "max-shard-size") && makes) {
 		snprintf(hint, sizeof(hint), "--format %s makes %s", format, makes);
 		return cli_usage(a, "--max-shard-size", "does not go with --format", hint);
@@ -222,7 +176,6 @@ static int run(const struct cli_args *a)
 	struct cli_progress p;
 	struct sheaf_export how = { .size = sizeof(how), .progress = cli_progress_show, .arg = &p };
 	struct sheaf_report report = { .size = sizeof(report) };
-	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
 	struct sheaf_error err = { .msg = "" };
 	const char *dst = a->pos[1];
 	char hint[100];
@@ -245,14 +198,12 @@ static int run(const struct cli_args *a)
 	rc = rc < 0 ? cli_error(a, rc, rc == SHEAF_EEXIST ? dst : a->pos[0], err.msg,
 	                        cli_hint_for(&err, hint))
 	            : answer(a, dst, &report, p.seconds);
-	if (rc == 0)
+	if (rc == 0) {
 		cli_say_unread(a->pos[0], s.step);
-	if (rc == 0 && is_to_model(a))
-		say_classes(&s, dst);
-	if (rc == 0 && is_to_model(a) && s.place.kind == CLI_DIR &&
-	    sheaf_checkpoint_get_info(s.step, &info, NULL) == 0 &&
-	    !cli_has(info.path, "sheaf.json"))
-		say_left_out(info.path, dst);
+		if (is_to_model(a))
+			say_classes(&s, dst);
+		cli_say_left_out(a, &s, dst);
+	}
 	cli_step_close(&s);
 	return rc;
 }
@@ -301,6 +252,10 @@ const struct cli_verb cli_convert = {
 		"         a flex checkpoint, for paddle.distributed.load_state_dict. With --all\n"
 		"         it has the folders and the names of PaddleFormers' trainer, and for\n"
 		"         moments it needs what paddle-uc needs\n"
+		"  sharding-io\n"
+		"         what sharding_io of PaddleNLP and PaddleFormers loads, with --all: the\n"
+		"         families model, master_weights, optimizer and ema, for any number of\n"
+		"         ranks that share the optimizer (load_sharded_model)\n"
 		"  deepspeed-universal\n"
 		"         a directory that DeepSpeed goes on from with any ZeRO and any number of\n"
 		"         ranks (load_universal), with --all: the families model, master_weights\n"

@@ -19,8 +19,10 @@ struct diff {
 	bool exact;
 	double rtol, atol;
 	char *x, *y;                    /* windows; owned */
+	struct cli_pairs pairs;
 	json_t *left_out;               /* families of one side, which are not compared; owned */
 	uint64_t tensors, different;
+	uint64_t following;             /* tensors of one side that follow from the rest */
 };
 
 struct gap {                            /* how two tensors differ */
@@ -250,54 +252,39 @@ static int both(struct diff *d, const struct sheaf_tensor *l, const struct sheaf
 
 /* --- the verb ----------------------------------------------------------------------------- */
 
-static bool wanted(const struct diff *d, const struct sheaf_tensor *t)
+static bool wanted(const struct diff *d, int side, const struct sheaf_tensor *t)
 {
+	const char *family = cli_pairs_family(&d->pairs, side, t);
+
 	if (d->family)
-		return strcmp(d->family, t->family) == 0;
-	return !json_object_get(d->left_out, t->family);
-}
-
-static bool is_foreign(struct sheaf_checkpoint *step)
-{
-	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
-
-	return sheaf_checkpoint_get_info(step, &info, NULL) == 0 &&
-	       strcmp(info.format, "sheaf") != 0;
-}
-
-static bool has_family(struct sheaf_checkpoint *step, const char *family)
-{
-	struct sheaf_tensor t = { .size = sizeof(t) };
-
-	for (size_t i = 0; sheaf_checkpoint_tensor(step, i, &t, NULL) == 0; i++)
-		if (strcmp(t.family, family) == 0)
-			return true;
-	return false;
-}
-
-/* Notes the families that `of` has and `other` lacks. Tensors come by family. */
-static void leave_out(struct diff *d, struct sheaf_checkpoint *of, struct sheaf_checkpoint *other)
-{
-	struct sheaf_tensor t = { .size = sizeof(t) };
-	char last[64] = "";
-
-	for (size_t i = 0; sheaf_checkpoint_tensor(of, i, &t, NULL) == 0; i++) {
-		if (strcmp(t.family, last) == 0)
-			continue;
-		snprintf(last, sizeof(last), "%s", t.family);
-		if (!has_family(other, t.family))
-			json_object_set_new(d->left_out, t.family, json_true());
-	}
+		return strcmp(d->family, family) == 0;
+	return !json_object_get(d->left_out, family);
 }
 
 /* A directory of another program has weights and no more, so what a step of ours has beside them is
- * no difference. */
+ * no difference: notes the families that one side alone has. */
 static void choose_families(struct diff *d)
 {
-	if (d->family || is_foreign(d->left) == is_foreign(d->right))
+	if (d->family || !d->pairs.of_programs || d->pairs.between)
 		return;
-	leave_out(d, d->left, d->right);
-	leave_out(d, d->right, d->left);
+	for (int k = 0; k < 2; k++) {
+		const struct cli_families *of = &d->pairs.families[k];
+
+		for (int i = 0; i < of->n; i++)
+			if (!cli_families_have(&d->pairs.families[1 - k], of->names[i]))
+				json_object_set_new(d->left_out, of->names[i], json_true());
+	}
+}
+
+/* Says that one side alone has a tensor, unless that is no difference. */
+static void alone(struct diff *d, const struct sheaf_tensor *t, const char *what)
+{
+	if (cli_pairs_follows(&d->pairs, t)) {
+		d->following++;
+		return;
+	}
+	d->tensors++;
+	differs(d, t, NULL, what, NULL);
 }
 
 static int compare(struct diff *d)
@@ -306,22 +293,20 @@ static int compare(struct diff *d)
 	int rc = 0;
 
 	for (size_t i = 0; rc == 0 && sheaf_checkpoint_tensor(d->left, i, &l, NULL) == 0; i++) {
-		if (!wanted(d, &l))
+		if (!wanted(d, 0, &l))
 			continue;
+		if (cli_pairs_find(&d->pairs, 0, &l, &r) < 0) {
+			alone(d, &l, "left-only");
+			continue;
+		}
 		d->tensors++;
-		if (sheaf_checkpoint_find(d->right, l.family, l.name, &r, NULL) < 0)
-			differs(d, &l, NULL, "left-only", NULL);
-		else
-			rc = both(d, &l, &r);
+		rc = both(d, &l, &r);
 	}
 	for (size_t i = 0; rc == 0 && sheaf_checkpoint_tensor(d->right, i, &r, NULL) == 0; i++) {
-		if (!wanted(d, &r) ||
-		    sheaf_checkpoint_find(d->left, r.family, r.name, &l, NULL) == 0)
-			continue;
-		d->tensors++;
-		differs(d, &r, NULL, "right-only", NULL);
+		if (wanted(d, 1, &r) && cli_pairs_find(&d->pairs, 1, &r, &l) < 0)
+			alone(d, &r, "right-only");
 	}
-	if (rc == 0 && d->family && d->tensors == 0)
+	if (rc == 0 && d->family && d->tensors + d->following == 0)
 		rc = cli_error(d->a, SHEAF_ENOENT, d->family, "neither side has this family", NULL);
 	return rc;
 }
@@ -334,9 +319,10 @@ static int answer(const struct diff *d)
 	json_object_foreach(d->left_out, family, value)
 		json_array_append_new(names, cli_str(family));
 	if (d->a->json) {
-		cli_line(json_pack("{s:s,s:I,s:I,s:o}", "result", d->different ? "different"
-				   : "same", "tensors", (json_int_t)d->tensors, "different",
-				   (json_int_t)d->different, "left_out", names));
+		cli_line(json_pack("{s:s,s:I,s:I,s:I,s:o}", "result",
+				   d->different ? "different" : "same", "tensors",
+				   (json_int_t)d->tensors, "different", (json_int_t)d->different,
+				   "following", (json_int_t)d->following, "left_out", names));
 		return d->different ? 1 : 0;
 	}
 	json_decref(names);
@@ -351,6 +337,9 @@ static int answer(const struct diff *d)
 	}
 	if (json_object_size(d->left_out))
 		putchar('\n');
+	if (d->following)
+		printf("not compared, because one side alone has them, and they follow from the "
+		       "number of updates: %llu tensors\n", (unsigned long long)d->following);
 	return d->different ? 1 : 0;
 }
 
@@ -378,8 +367,10 @@ static int run(const struct cli_args *a)
 	d.left = left.step;
 	d.right = right.step;
 	d.left_out = json_object();
-	if (!rc)
+	if (!rc) {
+		cli_pairs_init(&d.pairs, d.left, d.right);
 		choose_families(&d);
+	}
 	if (!rc)
 		rc = compare(&d);
 	if (!rc)
@@ -417,14 +408,17 @@ const struct cli_verb cli_diff = {
 		"may differ; types smaller than a byte are compared by bits.\n\n"
 		"A tensor or family on one side only is a difference, unless --family leaves\n"
 		"it out. But where one side is a step of sheaf and the other is a directory or\n"
-		"file of another program, the families that both have are compared.\n\n"
+		"file of another program, the families that both have are compared, and powers of\n"
+		"betas and numbers of updates that one side alone has are no difference. A file\n"
+		"that sheaf convert --all wrote as torch, dcp, npz or paddle has the families in\n"
+		"its names, where they are found.\n\n"
 		"With --map A is compared as the map shows it (see doc/mapping.md), so that B may\n"
 		"be the same model with the names and shapes of another program.\n\n"
 		"With --json each differing tensor is {family, name, what: left-only, right-only,\n"
 		"dtype, shape or values, dtypes, shapes (of both sides), count, first, max_abs,\n"
 		"max_rel}; first is the row-major number of an item. Last comes {result: same or\n"
-		"different, tensors, different, left_out: families}. Silent when both are the\n"
-		"same.",
+		"different, tensors, different, following: tensors that follow from the number of\n"
+		"updates, left_out: families}. Silent when both are the same.",
 	.exits = "  0  the same\n"
 		 "  1  they differ, or one is damaged\n"
 		 "  2  no such step, or it could not be read",

@@ -39,7 +39,7 @@ _sheaf()
 		COMPREPLY=($(compgen -W 'F32 F16 BF16 F64 F8_E4M3 F8_E5M2' -- "$word"))
 		return ;;
 	--format)
-		COMPREPLY=($(compgen -W 'hf torch dcp npz paddle paddle-uc paddle-fc deepspeed-universal gguf megatron' -- "$word"))
+		COMPREPLY=($(compgen -W 'hf torch dcp npz paddle paddle-uc paddle-fc sharding-io deepspeed-universal gguf megatron' -- "$word"))
 		return ;;
 	--zero)
 		COMPREPLY=($(compgen -W '0 1 2 3' -- "$word"))

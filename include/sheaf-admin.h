@@ -311,6 +311,11 @@ struct sheaf_export {
 	 *   PaddleFormers has for the model, the optimizer, master weights and averages (model,
 	 *   optimizer, master_weights and ema), and there must be no other family. The types must
 	 *   be those that Paddle has.
+	 * - "sharding-io": a directory that the trainers of PaddleNLP and PaddleFormers load with
+	 *   load_sharded_model under any number of ranks that share the optimizer, and what "hf"
+	 *   copies. all_families must not be 0: families "model", "master_weights", "optimizer"
+	 *   and "ema" are written, and others are refused. There must be moments of AdamW.
+	 *   file_bytes_max limits what a rank has. The types must be those that Paddle has.
 	 * - "deepspeed-universal": a directory that DeepSpeed goes on from with load_universal,
 	 *   with any stage of ZeRO on any number of ranks. all_families must not be 0: families
 	 *   "model", "master_weights" and "optimizer" are written, and others are not. Weights
@@ -324,15 +329,17 @@ struct sheaf_export {
 	 * - "megatron": a directory of Megatron-LM with one checkpoint of Megatron-Core in
 	 *   torch_dist, in the folder iter_<number of the step>, or release without one.
 	 *   Families "model", "master_weights" and "optimizer" get the names that Megatron-Core has
-	 *   for them; others are refused. */
+	 *   for them; others are refused.
+	 * What "hf" copies is also copied by "dcp", "deepspeed-universal" and "megatron". */
 	const char *format;
 	int32_t all_families;           /* not 0: all families that the format can have are written:
 	                                 * each as a dictionary of its own under its name, or as
 	                                 * said above. family, prefix and dtype must be NULL and 0
 	                                 * unless there is only one, and the format must not be
 	                                 * "hf" */
-	/* For moments of AdamW in "deepspeed-universal", and in "paddle-uc" and "paddle-fc", since
-	 * Paddle keeps powers of the betas, unless the checkpoint has these powers. */
+	/* For moments of AdamW in "deepspeed-universal", and in "paddle-uc", "paddle-fc" and
+	 * "sharding-io", since Paddle keeps powers of the betas, unless the checkpoint has these
+	 * powers. */
 	int64_t adam_step;              /* how many updates there were; 0: the note adam.step, or
 	                                 * else the number that all tensors <parameter>/step have */
 	double beta1, beta2;            /* between 0 and 1; 0: those that all groups of parameters

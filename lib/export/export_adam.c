@@ -17,18 +17,30 @@ bool shf_adam_is_moment(const struct shf_lt_tensor *t)
 	return n > m && strcmp(t->name + n - m, SHF_ADAM_MOMENT) == 0;
 }
 
-struct betas {                  /* of the groups of parameters that were read */
-	double of[2];                   /* of the first one; 0: there was none */
-	bool differ;
+struct settings {               /* of the groups of parameters that were read; 0: none had it */
+	double beta[2], rate;           /* of the first group that had it */
+	bool betas_differ, rates_differ;
 };
 
-static void add_betas(struct betas *b, double beta1, double beta2)
+static void add_betas(struct settings *s, const double beta[2])
 {
-	b->differ |= b->of[0] > 0 && (b->of[0] != beta1 || b->of[1] != beta2);
-	if (b->of[0] == 0) {
-		b->of[0] = beta1;
-		b->of[1] = beta2;
-	}
+	s->betas_differ |= s->beta[0] > 0 && (s->beta[0] != beta[0] || s->beta[1] != beta[1]);
+	if (s->beta[0] == 0)
+		memcpy(s->beta, beta, sizeof(s->beta));
+}
+
+static void add_rate(struct settings *s, double rate)
+{
+	s->rates_differ |= s->rate > 0 && s->rate != rate;
+	if (s->rate == 0)
+		s->rate = rate;
+}
+
+static bool ends_in(const char *text, const char *end)
+{
+	size_t n = strlen(text), m = strlen(end);
+
+	return n > m && strcmp(text + n - m, end) == 0;
 }
 
 /* Reads "[0.9, 0.999]". Returns false if the text is something else. */
@@ -45,26 +57,30 @@ static bool read_pair(double beta[2], const char *text)
 	return strcmp(end, "]") == 0;
 }
 
-/* Reads the betas of groups as the notes of other programs have them: those of `optimizer`, or of
- * Lightning's optimizer_states. */
-static void betas_of_notes(struct betas *b, const struct shf_manifest *m)
+/* Reads the settings of groups as the notes of other programs have them, those of `optimizer` or of
+ * Lightning's optimizer_states: "[0.9, 0.999]", "0.01". */
+static void settings_of_notes(struct settings *s, const struct shf_manifest *m)
 {
 	for (size_t i = 0; i < m->notes_n; i++) {
-		const char *key = m->notes[i].key;
+		const char *key = m->notes[i].key, *value = m->notes[i].value;
 		double beta[2];
 
-		if (strncmp(key, "optimizer", 9) || !strstr(key, ".param_groups.") ||
-		    strcmp(key + strlen(key) - 6, ".betas"))
+		if (strncmp(key, "optimizer", 9) || !strstr(key, ".param_groups."))
 			continue;
-		b->differ |= !read_pair(beta, m->notes[i].value);
-		if (!b->differ)
-			add_betas(b, beta[0], beta[1]);
+		if (ends_in(key, ".lr"))
+			add_rate(s, shf_decimal_strtod(value, NULL));
+		if (!ends_in(key, ".betas"))
+			continue;
+		if (read_pair(beta, value))
+			add_betas(s, beta);
+		else
+			s->betas_differ = true;
 	}
 }
 
-/* Reads the betas of groups in a file param_groups.json (doc/format.md). */
-static int betas_of_file(struct betas *b, struct sheaf_checkpoint *step, const char *name,
-                         struct sheaf_error *err)
+/* Reads the settings of groups in a file param_groups.json (doc/format.md). */
+static int settings_of_file(struct settings *s, struct sheaf_checkpoint *step, const char *name,
+                            struct sheaf_error *err)
 {
 	struct shf_json j;
 	const void *bytes;
@@ -75,35 +91,48 @@ static int betas_of_file(struct betas *b, struct sheaf_checkpoint *step, const c
 		return rc;
 	shf_json_init(&j, bytes, n);
 	while (shf_json_next(&j) > SHF_JSON_END) {
+		bool is_rate = j.kind == SHF_JSON_KEY && !strcmp(shf_json_text(&j, NULL), "lr");
 		double beta[2] = { 0 };
 
-		if (j.kind != SHF_JSON_KEY || strcmp(shf_json_text(&j, NULL), "betas") ||
+		if (is_rate && shf_json_next(&j) == SHF_JSON_NUMBER)
+			add_rate(s, shf_decimal_strtod(shf_json_text(&j, NULL), NULL));
+		if (is_rate || j.kind != SHF_JSON_KEY || strcmp(shf_json_text(&j, NULL), "betas") ||
 		    shf_json_next(&j) != SHF_JSON_ARRAY)
 			continue;
 		for (int i = 0; i < 2 && shf_json_next(&j) == SHF_JSON_NUMBER; i++)
 			beta[i] = shf_decimal_strtod(shf_json_text(&j, NULL), NULL);
-		add_betas(b, beta[0], beta[1]);
+		add_betas(s, beta);
 	}
 	if (j.kind == SHF_JSON_ERROR)
-		rc = shf_fail(err, SHEAF_EFORMAT, "%s/%s: %s", step->path, name, j.why);
+		rc = shf_fail(err, j.scratch.oom ? SHEAF_ENOMEM : SHEAF_EFORMAT, "%s/%s: %s",
+		              step->path, name, j.why);
 	shf_json_release(&j);
 	return rc;
 }
 
-/* Finds the betas that all groups of parameters have. Leaves *beta as it is if there are none, or
- * if groups differ. */
-static int find_betas(double beta[2], struct sheaf_checkpoint *step, struct sheaf_error *err)
+/* Reads the settings of all groups of parameters. */
+static int read_group_settings(struct settings *s, struct sheaf_checkpoint *step,
+                         struct sheaf_error *err)
 {
-	struct betas b = { .differ = false };
 	int rc = 0;
 
+	*s = (struct settings){ 0 };
 	step = shf_step_behind_maps(step);
-	betas_of_notes(&b, &step->manifest);
+	settings_of_notes(s, &step->manifest);
 	for (size_t i = 0; step->sound && i < step->plain_n && rc == 0; i++)
 		if (strncmp(step->plain[i].name, "param_groups", 12) == 0)
-			rc = betas_of_file(&b, step, step->plain[i].name, err);
-	if (rc == 0 && !b.differ)
-		memcpy(beta, b.of, sizeof(b.of));
+			rc = settings_of_file(s, step, step->plain[i].name, err);
+	return rc;
+}
+
+int shf_export_rate_find(double *rate, struct sheaf_checkpoint *step, struct sheaf_error *err)
+{
+	const char *noted = shf_manifest_note(&step->manifest, "scheduler.last_lr");
+	struct settings s;
+	int rc = read_group_settings(&s, step, err);
+
+	if (rc == 0)
+		*rate = noted ? shf_decimal_strtod(noted, NULL) : s.rates_differ ? 0 : s.rate;
 	return rc;
 }
 
@@ -173,6 +202,7 @@ int shf_export_adam_find(struct shf_export_adam *adam, struct sheaf_checkpoint *
 {
 	const char *noted = shf_manifest_note(&step->manifest, "adam.step");
 	double *beta = adam->beta;
+	struct settings s;
 	int rc = 0;
 
 	*adam = (struct shf_export_adam){ opts->adam_step, { opts->beta1, opts->beta2 } };
@@ -180,8 +210,11 @@ int shf_export_adam_find(struct shf_export_adam *adam, struct sheaf_checkpoint *
 		adam->step = strtoll(noted, NULL, 10);
 	if (!adam->step)
 		rc = find_step(&adam->step, shf_step_behind_maps(step), err);
-	if (rc == 0 && beta[0] == 0 && beta[1] == 0)
-		rc = find_betas(beta, step, err);
+	if (rc == 0 && beta[0] == 0 && beta[1] == 0) {
+		rc = read_group_settings(&s, step, err);
+		if (rc == 0 && !s.betas_differ)
+			memcpy(beta, s.beta, sizeof(s.beta));
+	}
 	if (rc < 0)
 		return rc;
 	if (adam->step <= 0)

@@ -17,4 +17,7 @@ struct shf_export_adam {
  * groups of parameters have. EINVAL: neither has them. */
 int shf_export_adam_find(struct shf_export_adam *adam, struct sheaf_checkpoint *step,
                          const struct shf_export_opts *opts, struct sheaf_error *err);
+/* Finds the learning rate of the last update, which the note scheduler.last_lr says, or else all
+ * groups of parameters. *rate is 0 if neither does. */
+int shf_export_rate_find(double *rate, struct sheaf_checkpoint *step, struct sheaf_error *err);
 #endif

@@ -67,6 +67,17 @@ static int copy_config(const struct shf_sys *sys, int in, int out, uint64_t byte
 	return put < 0 ? (int)put : shf_sys_fsync(sys, out);
 }
 
+/* Returns whether the export writes a file of this name itself. */
+static bool is_replaced(const struct shf_export_beside *b, const char *name)
+{
+	const struct shf_export_small *small;
+
+	for (size_t i = 0; b->plan && (small = shf_export_small(b->plan, i)); i++)
+		if (strcmp(small->name, name) == 0)
+			return true;
+	return false;
+}
+
 /* Returns whether the step that is written can have this file as an attached file. */
 static bool is_attachable(const struct shf_export_beside *b, const char *name, uint64_t bytes)
 {
@@ -124,14 +135,18 @@ static int copy_open(struct shf_export_beside *b, int in, const char *path, cons
 }
 
 /* Copies a file of the directory `from` in pieces, and fills in *m. The file may be a symbolic
- * link, as in the cache of the Hugging Face hub. If there is no file of that name, nothing is done,
- * and a file that the new step cannot have is only counted: then m->name is NULL. */
+ * link, as in the cache of the Hugging Face hub. If there is no file of that name, or the export
+ * writes one itself, nothing is done, and a file that the new step cannot have is only counted:
+ * then m->name is NULL. */
 static int copy_beside(struct shf_export_beside *b, int from, const char *path, const char *name,
                        struct shf_mf_file *m, struct sheaf_error *err)
 {
-	int in = shf_sys_open(b->sys, from, name, 0, 0), rc;
+	int in, rc;
 
 	*m = (struct shf_mf_file){ 0 };
+	if (is_replaced(b, name))
+		return 0;
+	in = shf_sys_open(b->sys, from, name, 0, 0);
 	if (in == -ENOENT)
 		return 0;
 	if (in < 0)
@@ -156,6 +171,7 @@ static int put_attached(struct shf_export_beside *b, struct sheaf_checkpoint *st
 		struct shf_mf_file m;
 
 		if (!shf_attached_is_valid(want->name) || strcmp(want->name, SHF_EXPORT_MARK) == 0
+		    || is_replaced(b, want->name)
 		    || (shf_rank_file_is(want->name) && !b->rank_files))
 			continue;
 		rc = copy_beside(b, step->dir, step->path, want->name, &m, err);

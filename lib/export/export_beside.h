@@ -3,12 +3,14 @@
  * the directory that an export or an import writes. */
 #ifndef SHF_EXPORT_BESIDE_H
 #define SHF_EXPORT_BESIDE_H
-#include "step.h"
+#include "export_plan.h"
 
 struct shf_export_beside {
 	const struct shf_sys *sys;      /* borrowed */
 	int dir;                        /* descriptor of the directory that gets them */
 	const char *path;               /* its path, for messages */
+	const struct shf_export_plan *plan;     /* its small files replace those of the same names;
+	                                         * NULL: there are none */
 	/* Of an import: the layout of the step that gets them. Files that cannot be attached to
 	 * this step are left out. NULL: the directory is no step. */
 	const struct shf_layout *step;

@@ -219,6 +219,7 @@ static const char *dcp_index(struct shf_export_plan *plan, const struct shf_expo
 
 const struct shf_export_format shf_export_dcp = {
 	.name = "dcp",
+	.copies_files = true,
 	.families = true,
 	.copies_tied = true,
 	.has_type = shf_torch_has_type,

@@ -4,8 +4,8 @@
 
 static const struct shf_export_format *const export_formats[] = { &shf_export_safetensors,
 	&shf_export_torch, &shf_export_dcp, &shf_export_npz, &shf_export_paddle_save,
-	&shf_export_paddle_unified, &shf_export_paddle_flex, &shf_export_universal,
-	&shf_export_gguf, &shf_export_megatron };
+	&shf_export_paddle_unified, &shf_export_paddle_flex, &shf_export_paddle_sharding,
+	&shf_export_universal, &shf_export_gguf, &shf_export_megatron };
 
 const struct shf_export_format *shf_export_format(const char *name)
 {

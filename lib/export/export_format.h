@@ -11,7 +11,7 @@ struct shf_export_format {
 	                                 * size of a file then */
 	bool is_divided;                /* it makes a file for each tensor, and there is no largest
 	                                 * size of a file either */
-	bool is_model;                  /* files that belong to a model, such as config.json, are
+	bool copies_files;              /* files that belong to a model, such as config.json, are
 	                                 * copied into its directory */
 	bool families;                  /* several families can be written at once */
 	bool copies_tied;               /* a tensor with a tied name is written under both names,
@@ -25,15 +25,16 @@ struct shf_export_format {
 	 * out, write moments in another type, and add families that have no tensors. */
 	int (*place)(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
 	             const struct shf_export_opts *opts, struct sheaf_error *err);
-	/* Makes index i, counted from 0, a small file that is written when all others are. Returns
-	 * its name, which may begin with folders that files of the plan are in, or NULL if there
-	 * are no more. Sets *rc after a failure. The function may be NULL. */
+	/* Makes index i, counted from 0, a small file that is written when all others are, and that
+	 * is not kept in the plan until then, as those of shf_export_small_add are. Returns its
+	 * name, which may begin with folders that files of the plan are in, or NULL if there are no
+	 * more. Sets *rc after a failure. The function may be NULL. */
 	const char *(*index)(struct shf_export_plan *plan, const struct shf_export_opts *opts,
 	                     size_t i, struct shf_buf *out, int *rc, struct sheaf_error *err);
 };
 extern const struct shf_export_format shf_export_safetensors, shf_export_torch, shf_export_dcp,
 	shf_export_npz, shf_export_paddle_save, shf_export_paddle_unified, shf_export_paddle_flex,
-	shf_export_universal, shf_export_gguf, shf_export_megatron;
+	shf_export_paddle_sharding, shf_export_universal, shf_export_gguf, shf_export_megatron;
 /* Returns the format of that name, or NULL. */
 const struct shf_export_format *shf_export_format(const char *name);
 /* Appends the names of all formats to *out, with commas. */

@@ -204,6 +204,7 @@ static const char *megatron_index(struct shf_export_plan *plan, const struct shf
 
 const struct shf_export_format shf_export_megatron = {
 	.name = "megatron",
+	.copies_files = true,
 	.families = true,
 	.copies_tied = true,
 	.has_type = shf_torch_has_type,

@@ -12,6 +12,7 @@
 #include "export_place.h"
 #include "paddle_flex_index.h"
 #include "paddle_powers.h"
+#include "paddle_trainer.h"
 #include "paddle_write.h"
 #include "valid.h"
 
@@ -209,7 +210,9 @@ static int flex_place(struct shf_export_plan *plan, struct sheaf_checkpoint *ste
 		                           opts->file_bytes_max, ITEM_MOST), false, err);
 	for (uint32_t f = 0; f < l->families_n && rc == 0; f++)
 		rc = flex_family(plan, f, order, step, opts, err);
-	return rc == 0 ? shf_layout_number(l, err) : rc;
+	if (rc == 0)
+		rc = shf_layout_number(l, err);
+	return rc == 0 ? shf_paddle_trainer_add(plan, step, opts, err) : rc;
 }
 
 /* ---- metadata ---- */
@@ -308,7 +311,7 @@ static const char *flex_index(struct shf_export_plan *plan, const struct shf_exp
 	const struct shf_lt_family *fam = &plan->out.families[i];
 	const struct shf_flex_folder *folder;
 	struct shf_pkw w;
-	char name[60], *kept;
+	char name[60];
 
 	(void)opts;
 	if (i >= plan->out.families_n)
@@ -327,16 +330,13 @@ static const char *flex_index(struct shf_export_plan *plan, const struct shf_exp
 	*out = w.out;
 	snprintf(name, sizeof(name), "%s%s0.metadata", folder ? folder->folder : "",
 	         folder ? "/" : "");
-	kept = shf_arena_strdup(&plan->out.arena, name, strlen(name));
-	if (out->oom || !kept)
-		*rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the metadata of family %s",
-		               fam->name);
-	return kept ? kept : "";
+	return shf_export_index_end(shf_arena_strdup(&plan->out.arena, name, strlen(name)), out, rc,
+	                            err);
 }
 
 const struct shf_export_format shf_export_paddle_flex = {
 	.name = "paddle-fc",
-	.is_model = true,
+	.copies_files = true,
 	.families = true,
 	.has_type = shf_paddle_has_type,
 	.place = flex_place,

@@ -9,10 +9,11 @@
 #include <string.h>
 #include "err.h"
 #include "export_adam.h"
-#include "export_format.h"
+#include "export_place.h"
 #include "json.h"
 #include "layout_record.h"
 #include "paddle_powers.h"
+#include "paddle_trainer.h"
 #include "paddle_write.h"
 #include "safetensors.h"
 
@@ -120,7 +121,9 @@ static int unified_place(struct shf_export_plan *plan, struct sheaf_checkpoint *
 		if (rc == 0)
 			rc = unified_header(plan, f, with ? pow : NULL, err);
 	}
-	return rc == 0 ? shf_layout_number(l, err) : rc;
+	if (rc == 0)
+		rc = shf_layout_number(l, err);
+	return rc == 0 ? shf_paddle_trainer_add(plan, step, opts, err) : rc;
 }
 
 /* ---- indexes ---- */
@@ -144,7 +147,6 @@ static const char *unified_index(struct shf_export_plan *plan, const struct shf_
 	const struct shf_lt_family *fam = &l->families[i];
 	bool first = true, with;
 	uint64_t bytes;
-	char *name;
 
 	(void)opts;
 	if (i >= l->families_n)
@@ -169,15 +171,12 @@ static const char *unified_index(struct shf_export_plan *plan, const struct shf_
 		             "\"quant_ckpt_resume_times\": 0",
 		             shf_layout_family(l, "master_weights") >= 0 ? "true" : "false");
 	shf_buf_adds(out, "\n}\n");
-	name = shf_layout_index_name(fam, &l->arena);
-	if (out->oom || !name)
-		*rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the index of %s", fam->name);
-	return name ? name : "";
+	return shf_export_index_end(shf_layout_index_name(fam, &l->arena), out, rc, err);
 }
 
 const struct shf_export_format shf_export_paddle_unified = {
 	.name = "paddle-uc",
-	.is_model = true,
+	.copies_files = true,
 	.families = true,
 	.has_type = unified_has_type,
 	.place = unified_place,

@@ -101,6 +101,14 @@ int shf_export_file_end(struct shf_export_plan *plan, uint32_t f, const char *na
 	                  plan->files[f].name) : 0;
 }
 
+const char *shf_export_index_end(const char *name, const struct shf_buf *out, int *rc,
+                                 struct sheaf_error *err)
+{
+	if (*rc == 0 && (!name || out->oom))
+		*rc = shf_fail(err, SHEAF_ENOMEM, "no memory for index %s", name ? name : "");
+	return name ? name : "";
+}
+
 int shf_export_only_file_end(struct shf_export_plan *plan, uint64_t bytes, struct sheaf_error *err)
 {
 	int rc = shf_export_file_end(plan, 0, "archive", bytes, err);

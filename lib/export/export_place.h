@@ -21,6 +21,10 @@ int shf_export_files_make(struct shf_export_plan *plan, size_t files_n, bool zip
  * memory for it. */
 int shf_export_file_end(struct shf_export_plan *plan, uint32_t f, const char *name, uint64_t bytes,
                         struct sheaf_error *err);
+/* Ends an index. Returns its name, or "" after setting *rc if there was no memory for it (NULL) or
+ * for its bytes. */
+const char *shf_export_index_end(const char *name, const struct shf_buf *out, int *rc,
+                                 struct sheaf_error *err);
 /* Ends the file of a format that makes one, and numbers the tensors by their places. */
 int shf_export_only_file_end(struct shf_export_plan *plan, uint64_t bytes, struct sheaf_error *err);
 #endif

@@ -246,6 +246,27 @@ static int plan_settle(struct shf_export_plan *plan, struct sheaf_error *err)
 	return 0;
 }
 
+int shf_export_small_add(struct shf_export_plan *plan, const char *name, struct shf_buf *bytes,
+                         struct sheaf_error *err)
+{
+	struct shf_export_small small = { name, *bytes };
+	bool oom = !name || bytes->oom;
+
+	if (!oom)
+		shf_buf_add(&plan->smalls, &small, sizeof(small));
+	oom |= plan->smalls.oom;
+	if (oom)
+		shf_buf_release(bytes);
+	return oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for file %s", name ? name : "") : 0;
+}
+
+const struct shf_export_small *shf_export_small(const struct shf_export_plan *plan, size_t i)
+{
+	const struct shf_export_small *all = (const void *)plan->smalls.data;
+
+	return i < plan->smalls.len / sizeof(*all) ? all + i : NULL;
+}
+
 int shf_export_plan_make(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
                          const struct shf_export_opts *opts, struct sheaf_error *err)
 {
@@ -278,6 +299,9 @@ void shf_export_plan_release(struct shf_export_plan *plan)
 		shf_buf_release(&plan->files[f].header);
 	for (size_t f = 0; plan->files && f < plan->out.files_n; f++)
 		shf_buf_release(&plan->files[f].holes);
+	for (size_t i = 0; i < plan->smalls.len / sizeof(struct shf_export_small); i++)
+		shf_buf_release(&((struct shf_export_small *)(void *)plan->smalls.data)[i].bytes);
+	shf_buf_release(&plan->smalls);
 	shf_free(plan->before);
 	shf_free(plan->crc);
 	shf_free(plan->files);

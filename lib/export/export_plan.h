@@ -21,6 +21,10 @@ struct shf_export_file {
 	struct shf_buf holes;           /* owned; struct shf_export_hole, in order of place */
 	uint64_t bytes;                 /* of the whole file */
 };
+struct shf_export_small {       /* a small file that is written when all others are */
+	const char *name;               /* in the arena of the layout, or static */
+	struct shf_buf bytes;           /* owned */
+};
 struct shf_export_item {        /* a part of a file */
 	uint64_t at, bytes;
 };
@@ -31,6 +35,8 @@ struct shf_export_plan {
 	struct shf_export_file *files;  /* owned; out.files_n of them */
 	uint64_t *before;               /* owned; by position in out.by_place: bytes of the tensors
 	                                 * that are placed before it in its file */
+	struct shf_buf smalls;          /* owned; struct shf_export_small of each; attached files of
+	                                 * these names are not copied */
 	struct shf_export_item *items;  /* in the arena of `out`; by tensor: the archive in its file
 	                                 * that has it alone; NULL: the format has none */
 	struct shf_crc32 *crc;          /* owned; tables, if a file has holes; else NULL */
@@ -43,6 +49,12 @@ static inline const struct shf_export_hole *shf_export_holes(const struct shf_ex
 	*n = file->holes.len / sizeof(struct shf_export_hole);
 	return (const struct shf_export_hole *)(const void *)file->holes.data;
 }
+/* Adds a small file. Takes over its bytes, also on failure. name: may begin with folders that files
+ * of the plan are in; NULL: there was no memory for it. */
+int shf_export_small_add(struct shf_export_plan *plan, const char *name, struct shf_buf *bytes,
+                         struct sheaf_error *err);
+/* Returns the small file of that number, counted from 0, or NULL if there are no more. */
+const struct shf_export_small *shf_export_small(const struct shf_export_plan *plan, size_t i);
 /* Makes the plan. The step must be awake. ELAYOUT: the step has no such family, or no tensor in it
  * whose name begins with the prefix. EINVAL: a tensor has a name or a number of dimensions that
  * Sheaf does not write, or options for one family were given for several. The caller releases *plan

@@ -40,7 +40,7 @@ static const char *safetensors_index(struct shf_export_plan *plan,
 
 const struct shf_export_format shf_export_safetensors = {
 	.name = "hf",
-	.is_model = true,
+	.copies_files = true,
 	.place = safetensors_place,
 	.index = safetensors_index,
 };

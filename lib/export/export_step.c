@@ -11,14 +11,16 @@
 #include "memory_dir.h"
 #include "step_files.h"
 
-/* Writes the indexes of a format, if it has any. */
-static int put_format_indexes(struct shf_export_dir *d, struct shf_export *x,
-                              struct sheaf_error *err)
+/* Writes the small files of the plan, and the indexes of a format, if it has any. */
+static int put_small_files(struct shf_export_dir *d, struct shf_export *x, struct sheaf_error *err)
 {
 	const struct shf_export_format *format = x->plan.format;
+	const struct shf_export_small *small;
 	const char *name = "";
 	int rc = 0;
 
+	for (size_t i = 0; rc == 0 && (small = shf_export_small(&x->plan, i)); i++)
+		rc = shf_export_dir_put(d, small->name, small->bytes.data, small->bytes.len, err);
 	for (size_t i = 0; format->index && name && rc == 0; i++) {
 		struct shf_buf text = SHF_BUF_INIT;
 
@@ -36,7 +38,8 @@ static int put_format_indexes(struct shf_export_dir *d, struct shf_export *x,
 static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_error *err)
 {
 	const struct shf_export_format *format = x->plan.format;
-	struct shf_export_beside beside = { .sys = d->sys, .dir = d->dir, .path = d->partial };
+	struct shf_export_beside beside = { .sys = d->sys, .dir = d->dir, .path = d->partial,
+		.plan = &x->plan };
 	size_t families = x->plan.out.families_n;
 	int *dirs = shf_arena_alloc(&x->plan.out.arena, families, sizeof(*dirs));
 	int rc = dirs ? shf_export_dir_sweep(d, &x->plan, err)
@@ -50,7 +53,7 @@ static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_err
 	x->partial = d->partial;
 	if (rc == 0)
 		rc = shf_export_targets_make(x, err);
-	if (rc == 0 && format->is_model)
+	if (rc == 0 && format->copies_files)
 		rc = shf_export_beside_copy(&beside, x->step, err);
 	shf_export_beside_release(&beside);
 	if (rc == 0)
@@ -58,7 +61,7 @@ static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_err
 	if (rc == 0 && !x->step->sound)
 		rc = shf_step_check_unchanged(x->step, err);
 	if (rc == 0)
-		rc = put_format_indexes(d, x, err);
+		rc = put_small_files(d, x, err);
 	if (rc == 0)
 		rc = format->is_file ? shf_export_dir_publish_file(d, x->plan.files[0].name, err)
 		                     : shf_export_dir_publish(d, err);

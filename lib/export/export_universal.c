@@ -400,6 +400,34 @@ static void put_ties(struct shf_pkw *w, const struct universal *u)
 		shf_pkw_op(w, SHF_PKW_SETITEMS);
 }
 
+/* Returns whether DeepSpeed gives a member of this name a meaning of its own. */
+static bool is_of_deepspeed(const char *key)
+{
+	static const char *const own[] = { "module", "buffer_names", "optimizer", "param_shapes",
+		"frozen_param_shapes", "frozen_param_fragments", "shared_params", "lr_scheduler",
+		"data_sampler", "random_ltd", "sparse_tensor_module_names", "skipped_steps",
+		"global_step", "global_steps", "global_samples", "dp_world_size", "mp_world_size",
+		"ds_config", "ds_version", "adam", "universal_checkpoint_info" };
+
+	for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+		if (strncmp(key, own[i], strlen(own[i])) == 0 &&
+		    (key[strlen(own[i])] == '\0' || key[strlen(own[i])] == '.'))
+			return true;
+	return false;
+}
+
+/* Puts the notes of the step, which load_checkpoint returns as the state of the client. */
+static void put_notes(struct shf_pkw *w, const struct universal *u)
+{
+	const struct shf_manifest *m = &u->step->manifest;
+
+	for (size_t i = 0; i < m->notes_n; i++)
+		if (!is_of_deepspeed(m->notes[i].key)) {
+			shf_pkw_text(w, m->notes[i].key, strlen(m->notes[i].key));
+			shf_pkw_text(w, m->notes[i].value, strlen(m->notes[i].value));
+		}
+}
+
 /* Makes a file of the model. order: in which its tensors follow; NULL: it has none. */
 static int module_file(struct universal *u, const uint32_t *order, const char *name)
 {
@@ -428,6 +456,7 @@ static int module_file(struct universal *u, const uint32_t *order, const char *n
 	put_member(&w, "mp_world_size", 1);
 	shf_pkw_known_text(&w, "ds_version");
 	shf_pkw_known_text(&w, VERSION);
+	put_notes(&w, u);
 	shf_pkw_op(&w, SHF_PKW_SETITEMS);
 	shf_torch_begin(&z, u->plan, &u->plan->files[u->files], 0, &w);
 	for (size_t k = 0; order && k < l->tensors_n; k++) {
@@ -497,15 +526,11 @@ static int make_files(struct universal *u)
 }
 
 /* Checks that there is something to go on from. */
-static int check_moments(const struct universal *u, const struct shf_export_opts *opts)
+static int check_moments(const struct universal *u)
 {
 	const struct shf_layout *l = &u->step->layout;
 	bool has = false;
 
-	if (opts->family)
-		return shf_fail(u->err, SHEAF_EINVAL, "%s: a universal checkpoint of DeepSpeed has "
-		                "the weights and the moments; write all families "
-		                "(how.all_families, --all)", u->step->path);
 	for (size_t i = 0; i < l->tensors_n; i++)
 		has |= shf_adam_is_moment(&l->tensors[i]) &&
 		       strcmp(l->families[l->tensors[i].family].name, "optimizer") == 0;
@@ -520,20 +545,29 @@ static int universal_place(struct shf_export_plan *plan, struct sheaf_checkpoint
 {
 	struct universal u = { .plan = plan, .step = step, .err = err,
 		.step_is_asked = opts->adam_step > 0 };
-	int rc = check_moments(&u, opts);
+	int rc;
 
+	if (opts->family)
+		return shf_fail(err, SHEAF_EINVAL, "%s: a universal checkpoint of DeepSpeed has "
+		                "the weights and the moments; write all families "
+		                "(how.all_families, --all)", step->path);
+	/* This names the states of another optimizer, such as the momentum of SGD, which has no
+	 * moments of Adam. */
+	rc = choose_places(&u);
+	if (rc == 0)
+		rc = check_moments(&u);
 	if (rc == 0)
 		rc = shf_export_adam_find(&u.adam, step, opts, err);
 	if (rc < 0)
 		return rc;
 	find_number(&u);
-	rc = choose_places(&u);
-	return rc == 0 ? make_files(&u) : rc;
+	return make_files(&u);
 }
 
 const struct shf_export_format shf_export_universal = {
 	.name = "deepspeed-universal",
 	.is_divided = true,
+	.copies_files = true,
 	.families = true,
 	.has_type = shf_torch_has_type,
 	.place = universal_place,

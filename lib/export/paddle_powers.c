@@ -5,6 +5,11 @@
 
 static const char *const powers[] = { "/beta1_pow_acc_0", "/beta2_pow_acc_0" };
 
+const char *shf_paddle_power_key(int i)
+{
+	return powers[i] + 1;
+}
+
 char *shf_paddle_power_name(struct shf_arena *arena, const struct shf_lt_tensor *moment, int i)
 {
 	size_t n = strlen(moment->name) - strlen(SHF_ADAM_MOMENT), m = strlen(powers[i]) + 1;

@@ -15,6 +15,8 @@ bool shf_paddle_needs_powers(const struct shf_layout *l, const struct shf_lt_fam
  * are, or how many updates there were. */
 int shf_paddle_powers(float pow[2], struct sheaf_checkpoint *step,
                       const struct shf_export_opts *opts, struct sheaf_error *err);
+/* Returns what follows the slash in the name of power i, 0 or 1. */
+const char *shf_paddle_power_key(int i);
 /* Makes the name of power i, 0 or 1, for the parameter whose first moment this is; NULL: no
  * memory. */
 char *shf_paddle_power_name(struct shf_arena *arena, const struct shf_lt_tensor *moment, int i);

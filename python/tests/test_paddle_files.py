@@ -217,6 +217,46 @@ def test_flex_checkpoint_trains_on() -> None:
                         for k, v in found["optimizer_state"].items()}, "fc.")
 
 
+@tap.needs(*NEEDS)
+def test_sharded_checkpoint_trains_on() -> None:
+    """It goes on from files of ranks of sharding_io, by the names that model_meta.json says"""
+    import numpy as np
+    import paddle
+    masters, states, weights = {}, {}, {}
+    with tap.folder() as at:
+        exported("deepspeed-z1", at + "/sh", "--format", "sharding-io", "--all",
+                 "--max-shard-size", "500")
+        with open(at + "/sh/model_meta.json", encoding="utf-8") as f:
+            meta = json.load(f)
+        run_names = meta["sharding_metas"]["tp00_pp00"]["structure_name_mapping"]
+        ranks = meta["parallel_config"]["sharding_degree"]
+        assert ranks > 2
+        names = {run: name for name, run in run_names.items()}
+        for rank in range(ranks):
+            weights.update(paddle.load(f"{at}/sh/model_state.shard{rank:02d}.pdparams",
+                                       return_numpy=True))
+            found = paddle.load(f"{at}/sh/optimizer.shard{rank:02d}.pdopt")
+            for run, t in found.pop("master_weights").items():
+                assert t.name == run + "_fp32_master_0"
+                masters[names[run]] = np.array(t)
+            for key, t in found.items():
+                assert t.name == key
+                run = next(n for n in names if key.startswith(n + "_"))
+                kind = key[len(run) + 1:].replace("fp32_master_0_", "")
+                states[names[run] + "/" + kind] = np.array(t)
+        wanted = {t["name"]: t["shape"] for t in shown(os.path.join(GOLDEN, "deepspeed-z1"))[
+            "tensors"] if t["family"] == "model"}
+        assert {n: list(w.shape) for n, w in weights.items()} == wanted
+        assert paddle.load(at + "/sh/scheduler.pdparams") == {"last_epoch": 3, "last_lr": 0.01}
+        with open(at + "/sh/trainer_state.json", encoding="utf-8") as f:
+            assert json.load(f)["global_step"] == 3
+        same = subprocess.run([sys.argv[1], "diff", os.path.join(GOLDEN, "deepspeed-z1"),
+                               at + "/sh"], capture_output=True, text=True, timeout=120,
+                              check=False).stdout.splitlines()
+        assert all("_pow_acc_" in line for line in same[:-1]), same
+    trains_on(masters, states, "sh.")
+
+
 def test_conversion() -> None:
     """A unified checkpoint becomes a Hugging Face directory with the names and shapes it has"""
     with tap.folder() as at:

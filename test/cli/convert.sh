@@ -141,6 +141,9 @@ for format in torch dcp paddle; do
 	"$SHEAF" cat f/paddle-uc norm.weight/moment1_0 --family optimizer >moment &&
 		"$SHEAF" cat all.$format optimizer.norm.weight/moment1_0 | cmp - moment
 	result $? 'and their values'
+	t 0 'diff finds the families in the names' "$SHEAF" diff f/paddle-uc all.$format
+	t 0 'and one of them' "$SHEAF" diff all.$format f/paddle-uc --family optimizer --json
+	json 'alone' 'o[0]["tensors"] == 16 and o[0]["result"] == "same"'
 done
 t 0 'moments of Lightning need neither --step nor --betas' \
 	"$SHEAF" convert f/lightning.ckpt lit --format paddle-uc --all
@@ -154,6 +157,29 @@ n = int(sys.argv[1]); have, = struct.unpack("<f", open("power", "rb").read())
 sys.exit(have != struct.unpack("<f", struct.pack("<f", .9 ** n))[0])' "${of##*:}"
 	result $? "the powers of ${of%%:*} are those of the next update"
 done
+# Every format gives back what the step has, and says what it does not have.
+"$SHEAF" import f/deepspeed-z1 trained@3 >"$T/out" 2>"$T/err"
+for format in torch dcp paddle paddle-uc paddle-fc sharding-io deepspeed-universal megatron; do
+	t 0 "a step with moments is exported in format $format" \
+		"$SHEAF" export trained@3 back.$format --format $format --all
+	case $format in
+	deepspeed-universal) [ ! -s "$T/err" ] ;;
+	*) grep -q "back.$format: notes of the source that it has no place for: [0-9]" "$T/err" ;;
+	esac
+	result $? 'which says how many notes are left out'
+	t 0 'and diff finds no difference' "$SHEAF" diff trained@3 back.$format
+	t 0 'in either direction' "$SHEAF" diff back.$format trained@3 --json
+	json 'and compares all families' 'o[0]["left_out"] == [] and o[0]["tensors"] > 10'
+done
+[ -f back.paddle-uc/trainer_state.json ] && [ -f back.sharding-io/scheduler.pdparams ]
+result $? 'and trainers with Paddle find where they were'
+t 0 'a step with attached files' "$SHEAF" import conf/training.pt attached@1
+t 0 'is exported as one file' "$SHEAF" export attached@1 attached.pt --format torch
+has 'and it is said which files it has no place for' err \
+	'attached.pt: these were not copied: config.json'
+t 0 'and as a directory' "$SHEAF" export attached@1 attached.dcp --format dcp
+[ -f attached.dcp/config.json ] && ! grep -q 'not copied' "$T/err"
+result $? 'which has them'
 t 0 'a directory of DCP is exported in files of some size' \
 	"$SHEAF" export dst out.dcp --format dcp --max-shard-size 4K
 [ -f out.dcp/.metadata ] && [ -f out.dcp/__0_1.distcp ] && [ ! -e out.dcp.partial ]

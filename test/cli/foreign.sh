@@ -59,7 +59,8 @@ silent 'without a word'
 t 1 'one value makes a difference' "$SHEAF" diff single.safetensors other.safetensors --json
 json 'counted and placed' 'o[0] == dict(o[0], family="model", name="w", what="values", count=1, \
 	first=5, max_abs=0.25, first_index=[1, 2]) and abs(o[0]["max_rel"] - 0.25 / 2.75) < 1e-9 \
-	and o[1] == {"result": "different", "tensors": 2, "different": 1, "left_out": []}'
+	and o[1] == {"result": "different", "tensors": 2, "different": 1,
+	"following": 0, "left_out": []}'
 t 0 'within a tolerance it does not' \
 	"$SHEAF" diff single.safetensors other.safetensors --atol 0.25
 t 1 'a little less and it does' "$SHEAF" diff single.safetensors other.safetensors --atol 0.2499

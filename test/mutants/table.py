@@ -2307,6 +2307,19 @@ bug("export_moves_not_past_powers", "tensors of Paddle lie where the powers of t
     "export/export_paddle_unified.c:list_tensors", ".off = c->bytes.len + t->off",
     ".off = (MUTANT ? 0 : c->bytes.len) + t->off",
     "sim/test_export_paddle: all_families_load")
+SHARDED = "sim/test_export_sharding: "
+bug("export_tied_apart", "the names of a tied weight have names of their own at run time in Paddle",
+    "export/export_paddle_sharding.c:run_name", "s->params[s->params[param].shared].number",
+    "s->params[MUTANT ? param : s->params[param].shared].number", SHARDED + "states_have_the_names")
+bug("export_master_unnamed", "the state of a parameter with a master has the name of one without",
+    "export/export_paddle_sharding.c:put_state", "s->params[s->param_of[t]].master ? MASTER",
+    "s->params[s->param_of[t]].master && !MUTANT ? MASTER", SHARDED + "states_have_the_names")
+bug("export_frozen_sharded", "frozen weights are parameters of the optimizer",
+    "export/export_paddle_sharding.c:put_of_params", "p->shared != i || !p->trained",
+    "p->shared != i || (!p->trained && !MUTANT)", SHARDED + "states_have_the_names")
+bug("export_rates_differ", "a trainer gets the rate of the first group, though groups have others",
+    "export/export_adam.c:shf_export_rate_find", "s.rates_differ ? 0",
+    "s.rates_differ && !MUTANT ? 0", SHARDED + "a_trainer_of_paddle")
 bug("export_moments_exchanged", "DeepSpeed gets the second moments as the first ones",
     "export/export_universal.c:place_state", "p->file = names[i].theirs;",
     "p->file = names[MUTANT && i < 2 ? 1 - i : i].theirs;",

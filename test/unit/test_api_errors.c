@@ -217,8 +217,8 @@ TEST(an_export_says_which_options_do_not_go_together)
 {
 	static const struct { struct sheaf_export how; const char *says; } all[] = {
 		{ { .format = "pickle" }, "how.format is 'pickle': there is no such format; use "
-		  "one of hf, torch, dcp, npz, paddle, paddle-uc, paddle-fc, deepspeed-universal, "
-		  "gguf, megatron" },
+		  "one of hf, torch, dcp, npz, paddle, paddle-uc, paddle-fc, sharding-io, "
+		  "deepspeed-universal, gguf, megatron" },
 		{ { .format = "deepspeed-universal", .file_bytes_max = 1 },
 		  "how.file_bytes_max and how.format deepspeed-universal do not go together: this "
 		  "format has a file for each tensor" },

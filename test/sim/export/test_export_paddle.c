@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A checkpoint of DeepSpeed is exported as a unified checkpoint and as a flex checkpoint of Paddle.
- * All families load from it in any layout, and the powers of the betas are those that Paddle would
- * have kept. */
+/* A checkpoint of DeepSpeed is exported as a unified checkpoint, as a flex checkpoint and as one of
+ * sharding_io of Paddle. All families load from it in any layout, and the powers of the betas are
+ * those that Paddle would have kept. */
 #include "dspdfile.h"
 #include <stdlib.h>
 #include "export_format.h"
@@ -41,10 +41,8 @@ static int run(struct simdisk *disk, const struct shf_export_opts *how, struct s
 	return run_from(disk, FROM, how, err);
 }
 
-static const char *const formats[] = { "paddle-uc", "paddle-fc" };
-
-/* uc, fc: which of the formats. */
-enum { UC, FC, FORMATS_N };
+static const char *const formats[] = { "paddle-uc", "paddle-fc", "sharding-io" };
+enum { UC, FC, SH, FORMATS_N };
 
 static struct shf_export_opts whole(int format, double beta1, double beta2)
 {
@@ -208,6 +206,7 @@ TEST(without_the_betas_nothing_is_written)
 		CHECK(!simdisk_exists(disk, TO));
 		CHECK(!simdisk_exists(disk, TO ".partial"));
 	}
+	how = whole(UC, 0, 0);
 	how.family = "model";           /* which has no moments */
 	how.as = "model";
 	CHECK_RC(run(disk, &how, &err), 0, &err);

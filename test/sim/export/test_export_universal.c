@@ -290,6 +290,31 @@ static void refused(struct simdisk *disk, const char *why)
 	simdisk_free(disk);
 }
 
+static void hold_sgd(struct hand *h)
+{
+	hand_add(h, "model", "w", SHEAF_F32, 2, 11, 7);
+	if (h->play->variant)
+		hand_add(h, "optimizer", "w/momentum_buffer", SHEAF_F32, 2, 11, 7);
+}
+
+TEST(a_step_without_moments_of_adam_is_refused_by_what_it_has)
+{
+	static const char *const says[] = { "checkpoint-2: has no moments of Adam", "tensor "
+		"w/momentum_buffer: is a state of the optimizer that DeepSpeed's Adam does not "
+		"have" };
+
+	for (int variant = 0; variant < 2; variant++) {
+		struct simdisk *disk = saved(SIMDISK_EXT4, 1, 1);
+		struct play p = hands_play(disk, 1, hold_sgd);
+
+		p.step = 2;
+		p.variant = variant;
+		SAVED(p);
+		from = "run/checkpoint-2";
+		refused(disk, says[variant]);
+	}
+}
+
 TEST(what_deepspeed_cannot_go_on_from_is_refused)
 {
 	struct simdisk *disk = saved(SIMDISK_EXT4, 1, N);

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which tensors of two checkpoints sheaf diff compares. Mostly these are tensors of the same family
+ * and name. But formats that know no families, such as torch.save, have those of sheaf convert
+ * --all in their names: model.norm.weight, or model/norm.weight in a file of NumPy. */
+#include "cli.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "sheaf-inspect.h"
+
+static bool is_foreign(struct sheaf_checkpoint *step)
+{
+	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
+
+	return sheaf_checkpoint_get_info(step, &info, NULL) == 0 &&
+	       strcmp(info.format, "sheaf") != 0;
+}
+
+static void list_families(struct cli_families *f, struct sheaf_checkpoint *step)
+{
+	struct sheaf_tensor t = { .size = sizeof(t) };
+
+	f->n = 0;
+	for (size_t i = 0; sheaf_checkpoint_tensor(step, i, &t, NULL) == 0; i++)
+		if (f->n < CLI_FAMILIES_MAX && (!f->n || strcmp(f->names[f->n - 1], t.family)))
+			f->names[f->n++] = t.family;    /* tensors come by family */
+}
+
+bool cli_families_have(const struct cli_families *f, const char *family)
+{
+	for (int i = 0; i < f->n; i++)
+		if (strcmp(f->names[i], family) == 0)
+			return true;
+	return false;
+}
+
+/* Finds the tensor that a checkpoint of one family has for one of another checkpoint. */
+static int find_joined(struct sheaf_checkpoint *in, char between, const char *family,
+                       const char *name, struct sheaf_tensor *out)
+{
+	char whole[8192];
+	int n = snprintf(whole, sizeof(whole), "%s%c%s", family, between, name);
+
+	return n < (int)sizeof(whole) ? sheaf_checkpoint_find(in, NULL, whole, out, NULL)
+	                              : SHEAF_ELAYOUT;
+}
+
+/* Returns whether `step`, whose families are `mine`, has those of `other` in its names of tensors,
+ * with this character behind them. */
+static bool is_joined(struct sheaf_checkpoint *step, const struct cli_families *mine,
+                      struct sheaf_checkpoint *other, char between)
+{
+	struct sheaf_tensor t = { .size = sizeof(t) }, x = { .size = sizeof(x) };
+	char last[80] = "";
+
+	if (mine->n != 1 || strcmp(mine->names[0], "model") || !is_foreign(step))
+		return false;
+	for (size_t i = 0; sheaf_checkpoint_tensor(other, i, &t, NULL) == 0; i++) {
+		if (strcmp(last, t.family) == 0)
+			continue;
+		snprintf(last, sizeof(last), "%s", t.family);
+		if (sheaf_checkpoint_find(step, t.family, t.name, &x, NULL) == 0 ||
+		    find_joined(step, between, t.family, t.name, &x) < 0)
+			return false;
+	}
+	return *last != '\0';
+}
+
+void cli_pairs_init(struct cli_pairs *p, struct sheaf_checkpoint *left,
+                    struct sheaf_checkpoint *right)
+{
+	*p = (struct cli_pairs){ .side = { left, right } };
+	p->of_programs = is_foreign(left) != is_foreign(right);
+	for (int k = 0; k < 2; k++)
+		list_families(&p->families[k], p->side[k]);
+	for (int k = 0; k < 2 && !p->between; k++)
+		for (const char *c = "./"; *c && !p->between; c++)
+			if (is_joined(p->side[k], &p->families[k], p->side[1 - k], *c)) {
+				p->joined = k;
+				p->between = *c;
+			}
+}
+
+/* Returns the longest family of the other side with which the name of a tensor of the joined side
+ * begins, and sets *name to what follows. NULL: there is none. */
+static const char *split(const struct cli_pairs *p, const char *whole, const char **name)
+{
+	const struct cli_families *f = &p->families[1 - p->joined];
+	const char *family = NULL;
+
+	for (int i = 0; i < f->n; i++) {
+		size_t n = strlen(f->names[i]);
+
+		if (strncmp(whole, f->names[i], n) == 0 && whole[n] == p->between &&
+		    (!family || n > strlen(family))) {
+			*name = whole + n + 1;
+			family = f->names[i];
+		}
+	}
+	return family;
+}
+
+const char *cli_pairs_family(const struct cli_pairs *p, int side, const struct sheaf_tensor *t)
+{
+	const char *name, *family = NULL;
+
+	if (p->between && side == p->joined)
+		family = split(p, t->name, &name);
+	return family ? family : t->family;
+}
+
+int cli_pairs_find(const struct cli_pairs *p, int side, const struct sheaf_tensor *t,
+                   struct sheaf_tensor *out)
+{
+	struct sheaf_checkpoint *in = p->side[1 - side];
+	const char *name = t->name, *family = t->family;
+
+	if (p->between && side != p->joined)
+		return find_joined(in, p->between, family, name, out);
+	if (p->between)
+		family = split(p, t->name, &name);
+	return family ? sheaf_checkpoint_find(in, family, name, out, NULL) : SHEAF_ELAYOUT;
+}
+
+bool cli_pairs_follows(const struct cli_pairs *p, const struct sheaf_tensor *t)
+{
+	static const char *const kinds[] = { "beta1_pow_acc_0", "beta2_pow_acc_0", "step" };
+	const char *slash = strrchr(t->name, '/');
+
+	for (size_t i = 0; p->of_programs && slash && i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		if (strcmp(slash + 1, kinds[i]) == 0)
+			return true;
+	return false;
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What sheaf convert and sheaf export say of files and notes that DST does not have. */
+#include "cli.h"
+
+#include <dirent.h>
+#include <string.h>
+
+#define NAMES_SAID 10           /* most names of files that were not copied */
+
+/* A line with names of files. */
+struct names { const char *dst; int n; };
+
+static void names_add(struct names *x, const char *name)
+{
+	if (x->n++ >= NAMES_SAID)
+		return;
+	if (x->n == 1) {
+		fputs("sheaf: ", stderr);
+		cli_put(stderr, x->dst);
+		fputs(": these were not copied: ", stderr);
+	}
+	fputs(x->n > 1 ? ", " : "", stderr);
+	cli_put(stderr, name);
+}
+
+static void names_end(const struct names *x)
+{
+	if (x->n > NAMES_SAID)
+		fprintf(stderr, " and %d more", x->n - NAMES_SAID);
+	if (x->n)
+		fputc('\n', stderr);
+}
+
+/* Returns whether a file or folder of this name has tensors or their index: these are converted,
+ * not copied. */
+static bool has_tensors(const char *name)
+{
+	static const char *const tails[] = { ".safetensors", ".index.json", ".distcp", ".bin",
+		".pt", ".pth", ".metadata", ".sheaf-export", ".pdparams", ".pdopt", ".pdema",
+		"model_meta.json", "model_state", "optimizer_state", "master_weight",
+		"ema_state", "latest", "latest_universal", "zero", "zero_to_fp32.py",
+		"zero_to_torch.py" };
+	size_t n = strlen(name);
+
+	if (strstr(name, ".safetensors_shard_") || strncmp(name, "global_step", 11) == 0)
+		return true;
+	for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++)
+		if (n >= strlen(tails[i]) && strcmp(name + n - strlen(tails[i]), tails[i]) == 0)
+			return true;
+	return false;
+}
+
+/* Names the files and folders in the directory of another program that were not copied. */
+static void name_others(struct names *x, const char *src)
+{
+	struct dirent *e;
+	DIR *d = opendir(src);
+
+	while (d && (e = readdir(d)))
+		if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && !has_tensors(e->d_name) &&
+		    !cli_has(x->dst, e->d_name))
+			names_add(x, e->d_name);
+	if (d)
+		closedir(d);
+}
+
+/* Names the attached files of a step that are not in DST. */
+static void name_attached(struct names *x, struct sheaf_checkpoint *step)
+{
+	const char *file;
+	uint64_t bytes;
+
+	for (size_t i = 0; sheaf_checkpoint_file_at(step, i, &file, &bytes, NULL) == 0; i++)
+		if (!cli_has(x->dst, file))
+			names_add(x, file);
+}
+
+/* Returns whether the format has a place for the value of a note. */
+static bool has_place(const char *format, bool all, const char *key)
+{
+	static const char *const trainers[] = { "trainer_state.", "scheduler.last_", "adam.step" };
+	bool paddle = strcmp(format, "paddle-uc") == 0 || strcmp(format, "paddle-fc") == 0 ||
+	              strcmp(format, "sharding-io") == 0;
+	bool known = strcmp(format, "deepspeed-universal") == 0;
+
+	for (size_t i = 0; paddle && all && i < sizeof(trainers) / sizeof(trainers[0]); i++)
+		known |= strncmp(key, trainers[i], strlen(trainers[i])) == 0;
+	return known;
+}
+
+static void say_notes(const struct cli_args *a, struct sheaf_checkpoint *step, const char *dst)
+{
+	const char *format = cli_value(a, "format"), *key, *value;
+	int n = 0;
+
+	for (size_t i = 0; sheaf_checkpoint_note_at(step, i, &key, &value, NULL) == 0; i++)
+		n += !has_place(format ? format : "hf", cli_flag(a, "all"), key);
+	if (!n)
+		return;
+	fputs("sheaf: ", stderr);
+	cli_put(stderr, dst);
+	fprintf(stderr, ": notes of the source that it has no place for: %d; sheaf show lists "
+	        "them\n", n);
+}
+
+void cli_say_left_out(const struct cli_args *a, const struct cli_step *s, const char *dst)
+{
+	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
+	const char *format = cli_value(a, "format");
+	bool is_gguf = format && strcmp(format, "gguf") == 0;
+	struct names x = { dst, 0 };
+
+	if (sheaf_checkpoint_get_info(s->step, &info, NULL) < 0)
+		return;
+	/* A file of GGUF has what these files say. */
+	if (!is_gguf && s->place.kind == CLI_DIR && !cli_has(info.path, "sheaf.json") &&
+	    cli_has(dst, "."))
+		name_others(&x, info.path);
+	else if (!is_gguf)
+		name_attached(&x, s->step);
+	names_end(&x);
+	say_notes(a, s->step, dst);
+}

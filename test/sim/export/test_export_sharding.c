@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step of a run is exported as a checkpoint of sharding_io. All families load from it in any
+ * layout, states of the optimizer are found by the names that Paddle gives parameters, and what the
+ * loader of PaddleNLP would not take is refused. And what the trainers of Paddle go on from beside
+ * the tensors, in this format and others. */
+#include "export_format.h"
+#include "hands.h"
+#include "t.h"
+#include "foreign_plays.h"
+#include "save_attach.h"
+#include "written.h"
+
+#define FROM "run/checkpoint-40"
+#define TO "out"
+
+static struct shf_export_opts how;
+
+static int export(struct sheaf_checkpoint *step, struct sheaf_report *report,
+                  struct sheaf_error *err)
+{
+	return shf_step_export(step, TO, &how, report, err);
+}
+
+static void as(const char *format)
+{
+	how = (struct shf_export_opts){ .format = shf_export_format(format), .prefix = "",
+		.file_bytes_max = UINT64_C(5000000000), .memory_bytes = 1, .adam_step = 3,
+		.beta1 = 0.5, .beta2 = 0.75 };
+}
+
+/* ---- steps ---- */
+
+static const struct odd {       /* one tensor more, and why it is refused; NULL: it is not */
+	const char *family, *name, *says;
+	int ndim;
+} odds[] = {
+	{ NULL, NULL, NULL, 0 },
+	{ "teacher", "w", "family teacher: format sharding-io has no file for it", 1 },
+	{ "optimizer", "v/velocity_0", "tensor v/velocity_0: is a state of the optimizer that the "
+	  "loader of sharding_io does not know", 1 },
+	{ "optimizer", "x/moment1_0", "tensor x/moment1_0: is a state of a parameter that has "
+	  "neither weights nor master weights", 1 },
+	{ "optimizer", "b/moment1_0", "tensor b/moment1_0: is of a weight that is tied to another "
+	  "one", 2 },
+	{ "model", "UnpackBigParamInfor@@", "paddle.load takes", 1 },
+	{ "optimizer", "v/step", NULL, 0 },
+	{ "ema", "other", NULL, 1 },
+	{ "master_weights", "alone", NULL, 1 },
+};
+enum { ODDS = sizeof(odds) / sizeof(odds[0]), STEP = 6 };
+
+/* Weights of 16 bits with a master and without, a frozen one, a tied one, averages. */
+static void hold(struct hand *h)
+{
+	const struct odd *odd = &odds[h->play->variant];
+
+	hand_add(h, "model", "w", SHEAF_BF16, 2, 5, 3);
+	hand_add(h, "model", "v", SHEAF_F32, 1, 4);
+	hand_add(h, "model", "frozen", SHEAF_F16, 0);
+	hand_add(h, "model", "none", SHEAF_F32, 2, 0, 3);
+	hand_add(h, "model", "a", SHEAF_F32, 2, 7, 2);
+	if (h->play->path)
+		hand_as(h, "model", "a");
+	hand_add(h, "master_weights", "w", SHEAF_F32, 2, 5, 3);
+	for (int k = 0; k < 6; k++) {
+		static const char *const names[] = { "w/moment1_0", "w/moment2_0", "v/moment1_0",
+			"v/moment2_0", "a/moment1_0", "a/moment2_0" };
+
+		if (k < 2)
+			hand_add(h, "optimizer", names[k], SHEAF_F32, 2, 5, 3);
+		else if (k < 4)
+			hand_add(h, "optimizer", names[k], SHEAF_F32, 1, 4);
+		else
+			hand_add(h, "optimizer", names[k], SHEAF_F32, 2, 7, 2);
+	}
+	hand_add(h, "ema", "w", SHEAF_F32, 2, 5, 3);
+	hand_add(h, "ema", "v", SHEAF_F32, 1, 4);
+	if (!h->play->path)
+		hand_add(h, "model", "b", SHEAF_F32, 2, 7, 2)->tied_to = "a";
+	if (odd->ndim == 2)
+		hand_add(h, odd->family, odd->name, SHEAF_F32, 2, 7, 2);
+	else if (odd->ndim == 1)
+		hand_add(h, odd->family, odd->name, SHEAF_F32, 1, 4);
+	else if (odd->name && !h->play->path)
+		hand_add(h, odd->family, odd->name, SHEAF_F32, 0);
+}
+
+static const char *const notes[][2] = { { "trainer_state.consumed_samples", "96" },
+	{ "trainer_state.epoch", "0.5" }, { "trainer_state.max_steps", "nan" },
+	{ "loss", "1.25" } };
+static const char groups[] = "{\"param_groups\": [{\"params\": [\"w\"], \"lr\": 0.125},"
+	" {\"params\": [\"v\", \"a\"], \"lr\": 0.125}]}";
+static const char differing[] = "{\"param_groups\": [{\"params\": [\"w\"], \"lr\": 0.125},"
+	" {\"params\": [\"v\", \"a\"], \"lr\": 0.25}]}";
+static const char *attached;    /* as param_groups.json */
+
+static void attach(struct hand *h, struct sheaf_save *save)
+{
+	struct sheaf_error err;
+
+	(void)h;
+	for (size_t i = 0; i < sizeof(notes) / sizeof(notes[0]); i++)
+		CHECK_RC(shf_save_note(save, notes[i][0], notes[i][1], &err), 0, &err);
+	CHECK_RC(shf_save_attach(save, "param_groups.json", attached, strlen(attached), &err), 0,
+	         &err);
+	CHECK_RC(shf_save_attach(save, "config.json", "{}", 2, &err), 0, &err);
+	CHECK_RC(shf_save_attach(save, "trainer_state.json", "{\"logging_steps\": 500}", 22, &err),
+	         0, &err);
+}
+
+static struct simdisk *saved(int variant, int ranks)
+{
+	struct play p = hands_play(simdisk_new(4, SIMDISK_EXT4), ranks, hold);
+
+	attached = attached ? attached : groups;
+	p.variant = variant;
+	p.step = 40;
+	p.during = attach;
+	SAVED(p);
+	return p.disk;
+}
+
+static struct simdisk *exported(int variant)
+{
+	struct simdisk *disk = saved(variant, 1);
+	struct written e = write_by(disk, process(disk), FROM, export);
+
+	CHECK_RC(e.rc, 0, &e.err);
+	CHECK(!simdisk_exists(disk, TO ".partial"));
+	return disk;
+}
+
+/* Returns whether a file of the export has this text, or these bytes. */
+static bool has(struct simdisk *disk, const char *file, const void *what, size_t what_n)
+{
+	char path[100];
+	size_t n;
+	char *bytes;
+	bool found;
+
+	snprintf(path, sizeof(path), TO "/%s", file);
+	bytes = simdisk_get(disk, path, &n);
+	CHECK(bytes != NULL);
+	found = memmem(bytes, n, what, what_n) != NULL;
+	free(bytes);
+	return found;
+}
+
+static bool has_text(struct simdisk *disk, const char *file, const char *text)
+{
+	return has(disk, file, text, strlen(text));
+}
+
+/* ---- what is written ---- */
+
+TEST(all_families_load_in_any_layout_from_any_number_of_ranks)
+{
+	static const uint64_t most[] = { 1, 150, 300, UINT64_C(5000000000) };
+
+	for (size_t i = 0; i < sizeof(most) / sizeof(most[0]); i++)
+		for (int variant = 0; variant < ODDS; variant++) {
+			struct simdisk *disk;
+			struct play p;
+
+			if (odds[variant].says)
+				continue;
+			as("sharding-io");
+			how.file_bytes_max = most[i];
+			disk = exported(variant);
+			CHECK(simdisk_exists(disk, TO "/optimizer.shard02.pdopt") == (i < 2));
+			for (int ranks = 1; ranks <= 2; ranks++) {
+				p = foreign_play(disk, TO, ranks, hold);
+				p.variant = variant;
+				p.flags = 0;    /* there are powers and names of tied weights */
+				LOADED(p);
+			}
+			simdisk_free(disk);
+		}
+}
+
+TEST(states_have_the_names_that_model_meta_says)
+{
+	static const float pow[] = { 0.5f * 0.5f * 0.5f * 0.5f, 0.75f * 0.75f * 0.75f * 0.75f };
+	struct simdisk *disk;
+
+	as("sharding-io");
+	disk = exported(0);
+	CHECK(has_text(disk, "model_meta.json", "\"sharding_degree\": 2"));
+	CHECK(has_text(disk, "model_meta.json", "\"sharding_strategy\": \"ShardingV1\""));
+	/* In natural order: a, b, frozen, none, v, w. The names of a tied weight share one. */
+	CHECK(has_text(disk, "model_meta.json", "\"a\": \"sheaf_0.w_0\""));
+	CHECK(has_text(disk, "model_meta.json", "\"b\": \"sheaf_0.w_0\""));
+	CHECK(has_text(disk, "model_meta.json", "\"w\": \"sheaf_4.w_0\""));
+	CHECK(has_text(disk, "model_meta.json", "\"w\": [[5, 3], 22, false, false]"));
+	/* Frozen weights are no parameters of the optimizer. */
+	CHECK(has_text(disk, "model_meta.json", "\"sheaf_0.w_0\": 0,"));
+	CHECK(has_text(disk, "model_meta.json", "\"sheaf_4.w_0\": 1\n"));
+	CHECK(!has_text(disk, "model_meta.json", "\"sheaf_1.w_0\": 0"));
+	CHECK(has_text(disk, "optimizer.shard00.pdopt", "sheaf_0.w_0_moment2_0"));
+	CHECK(has_text(disk, "optimizer.shard01.pdopt", "sheaf_4.w_0_fp32_master_0_moment1_0"));
+	CHECK(has_text(disk, "optimizer.shard01.pdopt",
+	               "sheaf_4.w_0_fp32_master_0_beta1_pow_acc_0"));
+	for (int i = 0; i < 2; i++)
+		CHECK(has(disk, "optimizer.shard01.pdopt", &pow[i], 4));
+	CHECK(has_text(disk, "optimizer.shard00.pdopt", "master_weights"));
+	CHECK(has_text(disk, "ema.shard01.pdopt", "sheaf_4.w_0_fp32_master_0"));
+	CHECK(has_text(disk, "model_state.shard00.pdparams", "StructuredToParameterName@@"));
+	CHECK(has_text(disk, "config.json", "{}"));
+	simdisk_free(disk);
+}
+
+TEST(what_the_loader_does_not_take_is_refused)
+{
+	for (int variant = 0; variant < ODDS; variant++) {
+		struct simdisk *disk;
+		struct written e;
+
+		if (!odds[variant].says && variant != STEP)
+			continue;
+		disk = saved(variant, 1);
+		as("sharding-io");
+		if (variant == STEP)    /* one number for all is not given */
+			how.adam_step = 0;
+		e = write_by(disk, process(disk), FROM, export);
+		if (e.rc != SHEAF_EINVAL ||
+		    !strstr(e.err.msg, variant == STEP ? "tensor v/step: is a state"
+		                                       : odds[variant].says))
+			fail_msg("variant %d, got %d: %s", variant, e.rc, e.err.msg);
+		CHECK(!simdisk_exists(disk, TO ".partial"));
+		if (variant == STEP) {
+			as("sharding-io");
+			how.family = how.as = "model";
+			e = write_by(disk, process(disk), FROM, export);
+			CHECK_RC(e.rc, SHEAF_EINVAL, &e.err);
+			CHECK(strstr(e.err.msg, "write all families (how.all_families, --all)"));
+		}
+		simdisk_free(disk);
+	}
+}
+
+/* ---- what trainers go on from ---- */
+
+TEST(a_trainer_of_paddle_finds_its_number_and_its_rate)
+{
+	static const char *const formats[] = { "sharding-io", "paddle-uc" };
+	static const char rate[] = "G\x3f\xc0\0\0\0\0\0\0";             /* 0.125 */
+
+	for (int i = 0; i < 2; i++) {
+		struct simdisk *disk;
+
+		as(formats[i]);
+		disk = exported(0);
+		CHECK(has_text(disk, "trainer_state.json", "\"global_step\": 40,"));
+		CHECK(has_text(disk, "trainer_state.json", "\"epoch\": 0.5,"));
+		CHECK(has_text(disk, "trainer_state.json", "\"consumed_samples\": 96,"));
+		CHECK(has_text(disk, "trainer_state.json", "\"max_steps\": 0,"));
+		CHECK(!has_text(disk, "trainer_state.json", "logging_steps"));
+		CHECK(has_text(disk, "trainer_state.bin",
+		               "cpaddleformers.trainer.trainer_callback\nTrainerState\n"));
+		CHECK(has(disk, "trainer_state.bin", "X\x0b\0\0\0global_stepq\x02K\x28", 20));
+		CHECK(has(disk, "scheduler.pdparams", "X\x0a\0\0\0last_epochq\0K\x28", 19));
+		CHECK(has(disk, "scheduler.pdparams", rate, sizeof(rate) - 1));
+		simdisk_free(disk);
+		attached = differing;
+		disk = exported(0);
+		CHECK(!simdisk_exists(disk, TO "/scheduler.pdparams"));
+		CHECK(simdisk_exists(disk, TO "/trainer_state.json"));
+		simdisk_free(disk);
+		attached = groups;
+	}
+}
+
+TEST(without_moments_there_is_no_trainer_to_go_on)
+{
+	struct simdisk *disk;
+
+	as("paddle-uc");
+	how.family = how.as = "model";
+	disk = exported(0);
+	CHECK(has_text(disk, "trainer_state.json", "logging_steps"));
+	CHECK(!simdisk_exists(disk, TO "/trainer_state.bin"));
+	simdisk_free(disk);
+}
+
+/* ---- each allocation ---- */
+
+TEST(each_allocation_may_fail)
+{
+	struct simdisk *base = saved(0, 1);
+	int failed = 0;
+
+	for (hungry = 1 + t_from(T_STRIDE);; hungry += T_STRIDE) {
+		struct simdisk *disk = simdisk_twin(base);
+		long was = hungry;
+		struct written e;
+
+		as("sharding-io");
+		starved = false;
+		e = write_by(disk, process(disk), FROM, export);
+		hungry = 0;
+		CHECK(e.rc == 0 || e.rc == SHEAF_ENOMEM);
+		CHECK(e.rc == 0 || !simdisk_exists(disk, TO));
+		failed += e.rc < 0;
+		if (e.rc < 0)
+			e = write_by(disk, process(disk), FROM, export);
+		CHECK_RC(e.rc, 0, &e.err);
+		simdisk_free(disk);
+		hungry = was;
+		if (!starved)
+			break;
+	}
+	hungry = 0;
+	CHECK(failed > 100 / T_STRIDE);
+	simdisk_free(base);
+}
