@@ -138,18 +138,19 @@ static void states_are(const struct training *t, const char *want, const char *n
 }
 
 #define ORDER "the order of the weights in "
+#define W(name, rows, columns) { name, { rows, columns }, NULL, false }
 
 TEST(parameters_have_the_names_of_the_weights_in_their_order)
 {
 	static const struct training plain = {
-		.w = { { "a.w", { 3, 5 } }, { "a.b", { 1, 3 } }, { "b.w", { 3, 5 } } },
+		.w = { W("a.w", 3, 5), W("a.b", 1, 3), W("b.w", 3, 5) },
 		.states = { { 3, 5 }, { 1, 3 }, { 3, 5 } }, .states_n = 3,
 		.groups = { 3 }, .groups_n = 1,
 	}, buffers = {
 		.weights = "model_state_dict", .optimizer = "optimizer_state_dict",
-		.w = { { "a.w", { 3, 5 } }, { "a.count", { 1, 1 }, NULL, true },
-		       { "a.running_mean", { 3, 5 } }, { "b.w", { 3, 5 } },
-		       { "tied", { 3, 5 }, "a.w" } },
+		.w = { W("a.w", 3, 5), { "a.count", { 1, 1 }, NULL, true },
+		       W("a.running_mean", 3, 5), W("b.w", 3, 5),
+		       { "tied", { 3, 5 }, "a.w", false } },
 		.states = { { 3, 5 }, { 0 } }, .states_n = 2, .groups = { 2 }, .groups_n = 1,
 	};
 
@@ -163,8 +164,8 @@ TEST(parameters_have_the_names_of_the_weights_in_their_order)
 TEST(groups_are_told_apart_by_their_shapes)
 {
 	static const struct training two = {
-		.w = { { "a.w", { 3, 5 } }, { "a.b", { 1, 3 } }, { "b.w", { 5, 3 } },
-		       { "b.b", { 1, 5 } } },
+		.w = { W("a.w", 3, 5), W("a.b", 1, 3), W("b.w", 5, 3),
+		       W("b.b", 1, 5) },
 		.states = { { 3, 5 }, { 5, 3 }, { 1, 3 }, { 1, 5 } }, .states_n = 4,
 		.groups = { 2, 2 }, .groups_n = 2,
 	};
@@ -185,7 +186,7 @@ TEST(groups_are_told_apart_by_their_shapes)
 TEST(what_does_not_fit_keeps_its_numbers)
 {
 	static const struct training plain = {
-		.w = { { "a.w", { 3, 5 } }, { "b.w", { 5, 3 } } },
+		.w = { W("a.w", 3, 5), W("b.w", 5, 3) },
 		.states = { { 3, 5 }, { 5, 3 } }, .states_n = 2, .groups = { 2 }, .groups_n = 1,
 	};
 	static const char numbers[] = "model:optimizer.state.0.exp_avg "
@@ -216,7 +217,7 @@ TEST(what_does_not_fit_keeps_its_numbers)
 TEST(names_that_groups_have_come_before_the_order)
 {
 	static const struct training plain = {
-		.w = { { "a.w", { 3, 5 } }, { "b.w", { 3, 5 } } },
+		.w = { W("a.w", 3, 5), W("b.w", 3, 5) },
 		.states = { { 3, 5 }, { 3, 5 } }, .states_n = 2, .groups = { 1, 1 }, .groups_n = 2,
 		.names = { "b.w", "a.w" },
 	};
@@ -230,7 +231,7 @@ TEST(names_that_groups_have_come_before_the_order)
 }
 
 static const struct training starving = {
-	.w = { { "a.w", { 3, 5 } }, { "b.b", { 1, 3 } } },
+	.w = { W("a.w", 3, 5), W("b.b", 1, 3) },
 	.states = { { 3, 5 }, { 1, 3 } }, .states_n = 2, .groups = { 1, 1 }, .groups_n = 2,
 };
 
