@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include "decimal.h"
 #include "err.h"
 #include "export_adam.h"
 #include "paddle_powers.h"
@@ -31,7 +32,7 @@ static double noted(const struct trainer *t, const char *key)
 	shf_buf_u8(&name, 0);
 	text = name.oom ? NULL : shf_manifest_note(&t->step->manifest, (const char *)name.data);
 	if (text)
-		x = strtod(text, &end);
+		x = shf_decimal_strtod(text, &end);
 	shf_buf_release(&name);
 	return x > 0 && x <= NUMBER_MAX && !*end ? x : 0;
 }
