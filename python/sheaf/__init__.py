@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         group as group, lightning as lightning, torch as torch, torchtitan as torchtitan, \
         transformers as transformers
     from .loading import load as load
+    from .maps import Map as Map
     from .parts import Part as Part
     from .reading import open as open
     from .run import LATEST as LATEST, Checkpoint as Checkpoint, Run as Run, Save as Save, \
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
 
 # What is imported when it is first used, and from where.
 _LATER = {"save": "saving", "load": "loading", "open": "reading", "Codec": "tree",
-          "LATEST": "run", "Checkpoint": "run", "Checkpointer": "torch", "Part": "parts",
-          "Run": "run",
+          "LATEST": "run", "Checkpoint": "run", "Checkpointer": "torch", "Map": "maps",
+          "Part": "parts", "Run": "run",
           "Save": "run", "State": "run"}
 __all__ = ["Bug", "Busy", "Checkpoint", "Checkpointer", "Codec", "Corrupt", "Diverged", "End",
            "Error", "Exists", "Failed", "InDoubt", "InputOutput", "Invalid", "LATEST", "Lost",
-           "Mismatch", "NotFound", "NotYet", "OutOfMemory", "Part", "Run", "Save", "State",
+           "Map", "Mismatch", "NotFound", "NotYet", "OutOfMemory", "Part", "Run", "Save", "State",
            "UnknownFormat", "agent", "dcp", "group", "load", "open", "save", "torch", "version"]
 
 

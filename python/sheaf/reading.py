@@ -7,33 +7,48 @@ import functools
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from . import dtypes, memory, parts, place, tree
 from .loading import document
+from .maps import Map, mapped
 from .run import Checkpoint, Path, Tensor
 
 
 def open(path: Path, framework: str = "np", device: str = "cpu", *,
-         timeout: Optional[float] = None, **opts: Any) -> Reader:
+         map: Union[Path, Map, None] = None, timeout: Optional[float] = None,
+         **opts: Any) -> Reader:
     """Opens a checkpoint to read tensors, or parts of them, by name. Nothing is read yet.
 
     path       as for sheaf.load
     framework  "np" or "numpy", "pt" or "torch", "jax", "paddle": the kind of tensors to return
     device     with torch: the device that they are moved to, such as "cuda:0"
+    map        shows the tensors under the names and in the shapes of another program: a sheaf.Map,
+               the path of a map, or the name of one that comes with sheaf; see doc/mapping.md.
+               The numbers that it needs come from config.json of the checkpoint
     timeout    how long the run waits, in seconds; None: 600
     opts       other options of struct sheaf_opts
 
         with sheaf.open("runs/gpt") as f:
             rows = f["model.embed_tokens.weight"][0:4]
+        with sheaf.open("qwen2-paddle", map=sheaf.Map("qwen2-hf-paddle", to="hf")) as f:
+            q = f["model.layers.0.self_attn.q_proj.weight"][...]
 
     Only the blocks of 1 MiB that are needed are read, and each is compared with its checksum. The
     result can be used in place of that of safetensors.safe_open.
 
     sheaf.NotFound: the path does not exist.
     sheaf.UnknownFormat: the path is not a checkpoint that Sheaf can read.
+    sheaf.Mismatch: the map does not fit the checkpoint.
+    sheaf.Invalid: the map is not right, or does not fit config.json.
     """
-    return Reader(path, framework, device, timeout=timeout, **opts)
+    return Reader(path, framework, device, map=map, timeout=timeout, **opts)
+
+
+def shown(path: Path, how: Union[Path, Map, None], **opts: Any) -> tuple[Checkpoint, int]:
+    """Opens a checkpoint, by a map if one is given. Also returns its number."""
+    found = place.to_load(path, **opts)
+    return (found if how is None else mapped(found, how)), found.number
 
 
 class Reader(Mapping[str, "Slice"]):
@@ -41,17 +56,20 @@ class Reader(Mapping[str, "Slice"]):
 
     A tensor of the family "model" has its own name; others are called FAMILY/NAME. If that name is
     already in use, "~2" is appended, or "~3" and so on.
+
+    step  the number of the checkpoint; -1: another program wrote it
     """
 
     def __init__(self, path: Path, framework: str = "np", device: str = "cpu",
-                 timeout: Optional[float] = None, **opts: Any) -> None:
+                 map: Union[Path, Map, None] = None, timeout: Optional[float] = None,
+                 **opts: Any) -> None:
         self.framework = dtypes.framework(framework)
         self.device = str(device)
         if self.framework != "torch" and self.device != "cpu":
             raise ValueError("device=%r: only tensors of torch are moved to a device" % device)
         dtypes.module(self.framework)
-        self.again = functools.partial(place.to_load, path, timeout=timeout, **opts)
-        self.checkpoint, self.pid = self.again(), os.getpid()
+        self.again = functools.partial(shown, path, map, timeout=timeout, **opts)
+        (self.checkpoint, self.step), self.pid = self.again(), os.getpid()
         self.locks = {self.pid: threading.Lock()}
         self.tensors: dict[str, Tensor] = {}
         for t in self.checkpoint.tensors():
@@ -102,11 +120,6 @@ class Reader(Mapping[str, "Slice"]):
         """The notes of the checkpoint, and "format": "pt", as safetensors' header has it."""
         return {"format": "pt", **self.checkpoint.notes()}
 
-    @property
-    def step(self) -> int:
-        """The number of the checkpoint; -1: another program wrote it."""
-        return self.checkpoint.number
-
     def files(self) -> dict[str, int]:
         """The attached files, and their sizes in bytes."""
         return self.checkpoint.files()
@@ -127,7 +140,7 @@ class Reader(Mapping[str, "Slice"]):
         if not self.checkpoint.pointer:
             raise ValueError("%s: the checkpoint is closed" % what)
         if self.pid != os.getpid():
-            self.checkpoint, self.pid = self.again(step=self.checkpoint.number), os.getpid()
+            (self.checkpoint, self.step), self.pid = self.again(step=self.step), os.getpid()
         return self.checkpoint
 
     def close(self) -> None:
