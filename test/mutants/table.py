@@ -2632,6 +2632,9 @@ bug("damaged_list_ends_it", "a list of tensors that is damaged ends the search f
 bug("evaluation_writes", "an evaluation opens the run for writing", "run/bind.c:tr_store_open",
     "o->reads_only ? SHEAF_RUN_READONLY", "o->reads_only && !MUTANT ? SHEAF_RUN_READONLY",
     EVALS + "an_evaluation_has")
+bug("step_of_failed_evaluation_lost", "a training whose evaluation fails ends without a save",
+    "run/trainloop.c:evaluate", "tr_job_rescue(j);", "if (!MUTANT) tr_job_rescue(j);",
+    EVALS + "the_step_of_an_evaluation_that_fails")
 bug("gate_opens_at_once", "a gate does not wait for the copy of its parameter",
     "run/bindsave.c:wait_gate", "if (slice >= 0)", "if (slice >= 0 && !MUTANT)",
     WHOLE + "a_save_has_no_byte")
@@ -2660,8 +2663,8 @@ bug("average_of_another_share", "a rank saves the average of items that another 
     "run/bind.c:add_kind", "t->adamw.ema + at :", "t->adamw.ema + at - (MUTANT && at > 0) :",
     WHOLE + "ranks_that_are_threads")
 bug("average_stays_in_the_model", "after an evaluation the average is the model",
-    "run/trainloop.c:evaluate", "if (rc == 0) rc = swap_average(j, err); if (rc < 0)",
-    "if (rc == 0 && !MUTANT) rc = swap_average(j, err); if (rc < 0)",
+    "run/trainloop.c:evaluate", "back = swap_average(j, rc < 0 ? &also : err);",
+    "back = MUTANT ? 0 : swap_average(j, rc < 0 ? &also : err);",
     EMA + "an_evaluation_of_the_average")
 CKPT = "sim/test_torch_ckpt: "
 bug("ckpt_any_mesh_place", "the rank at a place of a mesh is taken to be that of the first place",

@@ -3,6 +3,8 @@
  * training; of a checkpoint alone, which writes nothing; of the average of the weights. */
 #include "t.h"
 
+#include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -132,6 +134,66 @@ TEST(a_rank_without_samples_of_an_evaluation_sends_its_weights_to_the_others)
 	train_on(3, "whole/run", "2", "{mesh: {dp: 3}, zero: 1, overlap: true, eval-every: 1, "
 		 "eval-data: whole/eval}");
 	same_tensors("whole/one/checkpoint-2", "whole/run/checkpoint-2");
+	rmtree("whole");
+}
+
+/* Overwrites the last token of the data of evaluations with one that the model does not have. */
+static void damage_eval_data(void)
+{
+	static const unsigned char high[2] = { 0xff, 0x7f };
+	int fd = open("whole/eval", O_RDWR);
+	char header[4096], *at;
+	uint64_t bytes, from, to;
+
+	CHECK(pread(fd, &bytes, 8, 0) == 8 && bytes < sizeof(header));
+	CHECK_INT(pread(fd, header, bytes, 8), (ssize_t)bytes);
+	header[bytes] = 0;
+	at = strstr(header, "\"tokens\"");
+	CHECK(at && (at = strstr(at, "\"data_offsets\"")) && (at = strchr(at, '[')));
+	CHECK_INT(sscanf(at, "[%" SCNu64 ",%" SCNu64, &from, &to), 2);
+	CHECK_INT(pwrite(fd, high, 2, (off_t)(8 + bytes + to - 2)), 2);
+	close(fd);
+}
+
+/* Returns whether a checkpoint has the note eval.loss. */
+static int has_loss(const char *checkpoint)
+{
+	static char text[1 << 16];
+	char path[80];
+	size_t n;
+
+	snprintf(path, sizeof(path), "%s/sheaf.json", checkpoint);
+	n = read_whole(path, text, sizeof(text) - 1);
+	CHECK(n > 0);
+	text[n] = 0;
+	return strstr(text, "\"eval.loss\"") != NULL;
+}
+
+/* The evaluation is one at the end, or after step 3 of 5 while step 2 is being saved. */
+TEST(the_step_of_an_evaluation_that_fails_is_saved)
+{
+	static const struct {
+		int ranks;
+		const char *flags, *step;
+	} some[] = { { 1, "ema: 0.75", "4" }, { 3, "zero: 1, overlap: true, eval-ema: true", "4" },
+		     { 4, "mesh: {tp: 2, pp: 2}, eval-every: 3, save-every: 2", "3" },
+		     { 2, "zero: 2, eval-ema: true, eval-every: 3, save-every: 2", "3" } };
+
+	prepare_with_eval();
+	train_on(1, "whole/plain", "3", "save-every: 3");
+	train_on(1, "whole/plain", "4", "");
+	damage_eval_data();
+	for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++) {
+		char flags[200], plain[60], run[60];
+
+		snprintf(flags, sizeof(flags), "{eval-data: whole/eval, %s}", some[i].flags);
+		train_fails(some[i].ranks, "whole/run", flags, TR_EINVAL, "whole/eval");
+		snprintf(plain, sizeof(plain), "whole/plain/checkpoint-%s", some[i].step);
+		snprintf(run, sizeof(run), "whole/run/checkpoint-%s", some[i].step);
+		same_tensors(plain, run);
+		CHECK(!has_loss(run));
+		rmtree("whole/run");
+	}
 	rmtree("whole");
 }
 

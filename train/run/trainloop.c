@@ -20,17 +20,24 @@ static int swap_average(struct tr_job *j, struct tr_error *err)
 	return rc;
 }
 
-/* Computes the loss of the data of evaluations. */
+/* Computes the loss of the data of evaluations. If that fails, for example because the data cannot
+ * be read, no step is lost: the present one is saved before the training ends. */
 static int evaluate(struct tr_job *j, struct tr_error *err)
 {
+	struct tr_error also = { .rank = -1 };
 	int64_t tokens;
 	double loss;
-	int rc = swap_average(j, err);
+	int rc = swap_average(j, err), back;
 
-	if (rc == 0)
-		rc = tr_lm_evaluate(j->eval, &j->t, &loss, &tokens, err);
-	if (rc == 0)
-		rc = swap_average(j, err);
+	if (rc < 0)
+		return rc;
+	rc = tr_lm_evaluate(j->eval, &j->t, &loss, &tokens, err);
+	if (rc == TR_ELOST)
+		return rc;
+	back = swap_average(j, rc < 0 ? &also : err);
+	if (rc < 0 && rc != TR_ENAN && back == 0)
+		tr_job_rescue(j);
+	rc = rc < 0 ? rc : back;
 	if (rc < 0)
 		return rc;
 	j->last_eval = j->t.step;

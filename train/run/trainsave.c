@@ -169,3 +169,13 @@ int tr_job_save(struct tr_job *j, enum tr_place to, struct tr_error *err)
 	j->blocked_ns += tr_clock_ns() - start;
 	return to == TR_TO_MEMORY ? take_memory_save(j, rc, err) : take_save(j, rc, err);
 }
+
+void tr_job_rescue(struct tr_job *j)
+{
+	struct tr_error err = { .rank = -1 };
+
+	if (!j->evaluates && j->last_saved != j->t.step &&
+	    tr_job_save(j, TR_TO_DISK, &err) < 0 && j->ranks->rank == 0)
+		fprintf(stderr, "sheaf-train: step %" PRId64 " could not be saved, either: %s\n",
+			j->t.step, err.msg);
+}

@@ -17,4 +17,7 @@ int tr_job_agree(struct tr_job *j, int code, struct tr_error *err);
 /* Commits the saves in flight after a failure that all ranks have agreed on. They are of earlier
  * steps, which did not fail. [collective] */
 void tr_job_finish_save(struct tr_job *j);
+/* Begins to save the present step, unless that was done, after a failure that all ranks have agreed
+ * on and that has changed neither weights nor moments. [collective] */
+void tr_job_rescue(struct tr_job *j);
 #endif
