@@ -2606,6 +2606,9 @@ bug("late_save_is_none", "a training ends well whose last step was not saved in 
     "run/trainsave.c:advance", "return rc == TR_EAGAIN ?",
     "if (MUTANT && rc == TR_EAGAIN) return 0; return rc == TR_EAGAIN ?",
     SAVES + "a_training_that_cannot_be_saved")
+bug("last_save_is_bounded", "the last save may take as long as ranks wait for each other",
+    "run/trainsave.c:complete", "if (rc != TR_EAGAIN || stops)",
+    "if (rc != TR_EAGAIN || stops || MUTANT)", SAVES + "the_last_step_is_saved")
 bug("memory_not_looked_at", "a resume looks for checkpoints on disk only",
     "run/bindfind.c:open_newest", "s->only ? s->only : SHEAF_LATEST",
     "s->only ? s->only : MUTANT ? 1 << 30 : SHEAF_LATEST",
@@ -2632,11 +2635,14 @@ bug("damaged_list_ends_it", "a list of tensors that is damaged ends the search f
 bug("evaluation_writes", "an evaluation opens the run for writing", "run/bind.c:tr_store_open",
     "o->reads_only ? SHEAF_RUN_READONLY", "o->reads_only && !MUTANT ? SHEAF_RUN_READONLY",
     EVALS + "an_evaluation_has")
+bug("gate_ends_with_time", "a gate opens when a copy takes longer than ranks wait for each other",
+    "run/bindsave.c:wait_gate", "while (rc == SHEAF_EAGAIN);",
+    "while (rc == SHEAF_EAGAIN && !MUTANT);", WHOLE + "a_save_has_no_byte")
 bug("step_of_failed_evaluation_lost", "a training whose evaluation fails ends without a save",
     "run/trainloop.c:evaluate", "tr_job_rescue(j);", "if (!MUTANT) tr_job_rescue(j);",
     EVALS + "the_step_of_an_evaluation_that_fails")
 bug("gate_opens_at_once", "a gate does not wait for the copy of its parameter",
-    "run/bindsave.c:wait_gate", "if (slice >= 0)", "if (slice >= 0 && !MUTANT)",
+    "run/bindsave.c:wait_gate", "slice < 0 ? 0 :", "slice < 0 || MUTANT ? 0 :",
     WHOLE + "a_save_has_no_byte")
 EMA = "train/test_train_ema: "
 bug("damaged_step_stays", "a damaged checkpoint stays before the older one that has other tensors",

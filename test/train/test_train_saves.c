@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -29,6 +30,7 @@ static struct tr_signals signals[RANKS_MAX];
 static pthread_mutex_t disk = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t disk_works = PTHREAD_COND_INITIALIZER;
 static int hangs;                       /* guarded by disk */
+static _Atomic int fsync_ms;            /* how long an fsync takes, below 1000 */
 
 static void let_disk_hang(int how)
 {
@@ -58,6 +60,7 @@ T_REPLACES int fsync(int fd)
 	while (hangs)
 		pthread_cond_wait(&disk_works, &disk);
 	pthread_mutex_unlock(&disk);
+	nanosleep(&(struct timespec){ .tv_nsec = fsync_ms * 1000000L }, NULL);
 	return (int)syscall(SYS_fsync, fd);
 }
 
@@ -175,6 +178,23 @@ TEST(a_training_that_cannot_be_saved_in_time_says_so_and_its_earlier_checkpoint_
 	memset(&plan, 0, sizeof(plan));
 	train_on(2, "whole/run", "7", "");
 	CHECK_INT(access("whole/run/checkpoint-7", F_OK), 0);
+	rmtree("whole");
+}
+
+/* Each fsync takes much longer than ranks wait for each other. */
+TEST(the_last_step_is_saved_however_long_it_takes)
+{
+	struct rank rank[RANKS_MAX];
+
+	prepare();
+	train_on(1, "whole/plain", "3", "");
+	hub_timeout_ms = 20;
+	fsync_ms = 300;
+	CHECK_RC(train_with(1, "whole/run", "3", "{save-every: 2, stop-seconds: 1}", "", 0, rank),
+		 0, &rank[0].err);
+	hub_timeout_ms = 20000;
+	fsync_ms = 0;
+	same_tensors("whole/plain/checkpoint-3", "whole/run/checkpoint-3");
 	rmtree("whole");
 }
 

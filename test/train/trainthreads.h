@@ -42,6 +42,7 @@ static const char options[] = "model: whole/model.json\ndata: whole/data\nseq: 9
 /* A test sets these before it calls train_with. */
 static struct tr_signals *signals_of_ranks __attribute__((unused));     /* by rank; NULL: none */
 static int rank_0_tells __attribute__((unused));        /* 1: rank 0 writes events to stdout */
+static int hub_timeout_ms __attribute__((unused)) = 20000;      /* how long ranks wait */
 static int ranks_evaluate __attribute__((unused));      /* 1: the ranks evaluate a checkpoint */
 
 static inline void put_text(const char *path, const char *text)
@@ -138,7 +139,7 @@ static inline int train_with(int n, const char *run, const char *steps, const ch
 	tr_hub_fail_at(hub, fail_at % n, fail_at);
 	memset(rank, 0, (size_t)n * sizeof(*rank));
 	for (int i = 0; i < n; i++) {
-		tr_ranks_hub(&rank[i].g, hub, i, 20000);
+		tr_ranks_hub(&rank[i].g, hub, i, hub_timeout_ms);
 		rank[i].run = run;
 		rank[i].steps = steps;
 		rank[i].flags = i ? others : flags;

@@ -117,8 +117,8 @@ struct tr_gate tr_store_gate(struct tr_store *s);
 /* Continues the save in flight to that place, if there is one. *step receives the step that this
  * call committed, or 0.
  * wait_ms  how long it waits at most until the save is committed; the shortest time of all ranks
- *          counts; 0: it does not wait; -1: as long as it takes
- * EAGAIN: it is not committed after wait_ms above 0.
+ *          counts; 0: it does not wait; -1: as long as the ranks wait for each other
+ * EAGAIN: it is not committed after wait_ms, which is not 0; it goes on.
  * ENOSPC: the save has failed because the disk is full; a later one may work.
  * EFAILED: of a save to memory: an agent has ended, or has no memory left. [collective] */
 int tr_store_advance(struct tr_store *s, enum tr_place to, int wait_ms, int64_t *step,

@@ -84,9 +84,12 @@ static int wait_gate(void *arg, int param, struct tr_error *err)
 		for (int kind = 0; save && rc == 0 && kind < KINDS; kind++) {
 			int slice = s->slice[param * KINDS + kind];
 
-			if (slice >= 0)
-				rc = tr_store_pass(err, &e, sheaf_save_wait_copied(save, slice, -1,
-										   &e));
+			/* Slices in place are read until they are on the disk, which may take
+			 * longer than the ranks wait for each other. */
+			do
+				rc = slice < 0 ? 0 : sheaf_save_wait_copied(save, slice, -1, &e);
+			while (rc == SHEAF_EAGAIN);
+			rc = tr_store_pass(err, &e, rc);
 		}
 		/* A save that has failed does not read the memory any more, so the update goes on.
 		 * All ranks learn of the failure when they continue the save. */

@@ -13,6 +13,7 @@
 
 enum { SAVE = 1, STOP = 2 };            /* the bits on which tr_job_agree agrees */
 enum { SECOND = 1000000000 };           /* ns */
+enum { LOOK_MS = 1000 };                /* from one look at signals to the next in a commit */
 
 /* Handles the result of a save to the disk. If the disk is full, the training goes on, because a
  * later save may succeed. It is an error only if the training ends before one does. */
@@ -28,16 +29,13 @@ static int take_save(struct tr_job *j, int code, const struct tr_error *err)
 	return 0;
 }
 
-/* Returns how long this rank may still wait for a commit, in ms. -1: as long as it takes, since no
- * signal has asked to stop. A tenth of stop-seconds, but at most a second, is kept for the end of
- * the process. */
+/* Returns how long this rank may still wait for a commit, in ms, after a signal has asked to stop. A
+ * tenth of stop-seconds, but at most a second, is kept for the end of the process. */
 static int time_left(const struct tr_job *j)
 {
 	int64_t all = j->o->stop_seconds * SECOND, spare = all / 10 < SECOND ? all / 10 : SECOND;
 	int64_t left = (j->stop_ns + all - spare - tr_clock_ns()) / 1000000;
 
-	if (!j->stop_ns)
-		return -1;
 	return left < 1 ? 1 : left < INT_MAX ? (int)left : INT_MAX;
 }
 
@@ -86,11 +84,28 @@ static int take_memory_save(struct tr_job *j, int code, const struct tr_error *e
 	return 0;
 }
 
+/* Completes the save in flight to one place, as long as that takes. Only a signal to stop, which
+ * may also come meanwhile, bounds the time. */
+static int complete(struct tr_job *j, enum tr_place to, int64_t *step, struct tr_error *err)
+{
+	int stops, rc;
+
+	do {
+		stops = j->stop_ns != 0;
+		rc = tr_store_advance(j->store, to, stops ? time_left(j) : LOOK_MS, step, err);
+		if (rc != TR_EAGAIN || stops)
+			return rc;
+		rc = tr_job_agree(j, 0, err);
+	} while (rc == 0);
+	return rc;
+}
+
 /* Continues the save in flight to one place. */
 static int advance(struct tr_job *j, enum tr_place to, int wait, struct tr_error *err)
 {
-	int64_t start = tr_clock_ns(), step;
-	int rc = tr_store_advance(j->store, to, wait ? time_left(j) : 0, &step, err);
+	int64_t start = tr_clock_ns(), step = 0;
+	int rc = wait ? complete(j, to, &step, err) :
+		tr_store_advance(j->store, to, 0, &step, err);
 
 	j->blocked_ns += tr_clock_ns() - start;
 	if (rc == 0 && step && to == TR_TO_DISK)
