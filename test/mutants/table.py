@@ -2423,8 +2423,8 @@ bug("chains_added_one_by_one", "the chains of a piece are added to those of the 
     "model/tensorpar.c:add_product", "over.to - over.from > TR_CHAIN",
     "(!MUTANT && over.to - over.from > TR_CHAIN)", TENSORS + "ranks_with_several_nodes")
 bug("evaluation_of_one_rank", "an evaluation has the samples of one rank of dp only",
-    "task/lm.c:tr_lm_evaluate", "tr_allreduce(dp, &targets, 1, TR_SUM, err)",
-    "tr_allreduce(MUTANT ? &t->mesh->tp : dp, &targets, 1, TR_SUM, err)",
+    "task/lm.c:tr_lm_evaluate", "tr_allreduce(&t->mesh->dp, &targets, 1, TR_SUM, err)",
+    "tr_allreduce(MUTANT ? &t->mesh->tp : &t->mesh->dp, &targets, 1, TR_SUM, err)",
     EVALS + "evaluations_have_the_same_bits")
 bug("piece_cut_by_ranks", "a dimension is cut by the number of ranks",
     "model/tensorpar.c:span_of", "tr_param_cut(p->reg, t->param, piece + 1)",
@@ -2635,6 +2635,12 @@ bug("damaged_list_ends_it", "a list of tensors that is damaged ends the search f
 bug("evaluation_writes", "an evaluation opens the run for writing", "run/bind.c:tr_store_open",
     "o->reads_only ? SHEAF_RUN_READONLY", "o->reads_only && !MUTANT ? SHEAF_RUN_READONLY",
     EVALS + "an_evaluation_has")
+bug("evaluation_ignores_signals", "an evaluation goes on although a signal asks for a checkpoint",
+    "run/trainloop.c:ends_early", "j->stop_ns || must_save(j)",
+    "!MUTANT && (j->stop_ns || must_save(j))", SAVES + "an_evaluation_ends_early")
+bug("saved_before_evaluation", "the last step is saved before its evaluation",
+    "run/trainloop.c:step", "reason_to_end(j) ||", "(reason_to_end(j) && !MUTANT) ||",
+    EVALS + "the_last_checkpoint_has_the_loss")
 bug("gate_ends_with_time", "a gate opens when a copy takes longer than ranks wait for each other",
     "run/bindsave.c:wait_gate", "while (rc == SHEAF_EAGAIN);",
     "while (rc == SHEAF_EAGAIN && !MUTANT);", WHOLE + "a_save_has_no_byte")

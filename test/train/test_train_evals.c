@@ -48,7 +48,7 @@ static int evaluate_with(struct evaluator *e, struct tr_trainer *t, struct tr_lm
 	if (rc < 0)
 		return rc;
 	tr_registry_draw(tr_model_registry(t->model), tr_model_weights(t->model), 1, 0.3);
-	return tr_lm_evaluate(*lm, t, &e->loss, &e->tokens, &e->err);
+	return tr_lm_evaluate(*lm, t, NULL, &e->loss, &e->tokens, &e->err);
 }
 
 static void *evaluate(void *arg)
@@ -194,6 +194,15 @@ TEST(the_step_of_an_evaluation_that_fails_is_saved)
 		CHECK(!has_loss(run));
 		rmtree("whole/run");
 	}
+	rmtree("whole");
+}
+
+/* Also if the last step is one that save-every names. */
+TEST(the_last_checkpoint_has_the_loss_of_the_last_evaluation)
+{
+	prepare_with_eval();
+	train_on(2, "whole/run", "4", "{save-every: 2, eval-data: whole/eval}");
+	CHECK(!has_loss("whole/run/checkpoint-2") && has_loss("whole/run/checkpoint-4"));
 	rmtree("whole");
 }
 

@@ -140,6 +140,41 @@ TEST(whichever_rank_gets_a_signal_to_stop_all_save_the_next_step_and_end)
 	signal_layouts(0, has_stopped);
 }
 
+/* A signal comes when an evaluation of several rounds begins. */
+TEST(an_evaluation_ends_early_at_a_signal_and_its_step_is_saved)
+{
+	static const char *const more[] = { "", "eval-ema: true" };
+	struct rank rank[RANKS_MAX];
+	char flags[200];
+
+	prepare_with_long_eval();
+	train_on(1, "whole/plain", "4", "save-every: 2");
+	for (int i = 0; i < 2 * LAYOUTS_OF_SIGNALS; i++) {
+		const int n = layouts[i / 2].ranks, stops = i % 2;
+
+		memset(&plan, 0, sizeof(plan));
+		plan.at = 2;
+		plan.rank = n - 1;
+		plan.save = !stops;
+		plan.stop_ns = stops ? tr_clock_ns() : 0;
+		snprintf(flags, sizeof(flags), "%s\nmicro-batch: 1\neval-data: whole/eval\n"
+			 "eval-every: 1\n%s", layouts[i / 2].flags, more[i / 2 % 2]);
+		CHECK_RC(train_signalled(n, "whole/run", "4", flags, rank), 0, &rank[0].err);
+		CHECK_INT(count("\"event\":\"eval\",\"step\":2,"), !stops);
+		CHECK_INT(count("\"event\":\"step\""), stops ? 2 : 4);
+		CHECK_INT(count("\"event\":\"end\""), 1);
+		/* The save begins before the evaluation that is told. */
+		if (!stops)
+			CHECK_INT(count("\"event\":\"saved\",\"step\":2,"), 1);
+		same_tensors("whole/plain/checkpoint-2", "whole/run/checkpoint-2");
+		if (!stops)
+			same_tensors("whole/plain/checkpoint-4", "whole/run/checkpoint-4");
+		rmtree("whole/run");
+	}
+	memset(&plan, 0, sizeof(plan));
+	rmtree("whole");
+}
+
 /* A signal before the first step, as a scheduler may send it to a job that is still loading. */
 TEST(a_training_that_is_stopped_before_its_first_step_ends_without_one)
 {

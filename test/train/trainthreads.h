@@ -92,6 +92,20 @@ static inline void prepare_with_eval(void)
 	prepare_tokens("whole/short", "whole/eval");
 }
 
+/* Makes also the data "whole/eval" of 100 samples, which are more than a round of an evaluation
+ * with micro-batch 1. */
+static inline void prepare_with_long_eval(void)
+{
+	char text[901];
+
+	prepare();
+	for (size_t i = 0; i + 1 < sizeof(text); i++)
+		text[i] = (char)('a' + i * i % 7 % 3);
+	text[sizeof(text) - 1] = 0;
+	put_text("whole/long", text);
+	prepare_tokens("whole/long", "whole/eval");
+}
+
 static inline void *train(void *arg)
 {
 	struct rank *r = arg;

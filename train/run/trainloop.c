@@ -20,10 +20,27 @@ static int swap_average(struct tr_job *j, struct tr_error *err)
 	return rc;
 }
 
-/* Computes the loss of the data of evaluations. If that fails, for example because the data cannot
- * be read, no step is lost: the present one is saved before the training ends. */
+/* Returns whether a signal asks for a save, and the present step has none yet. */
+static int must_save(const struct tr_job *j)
+{
+	return j->save_asked && j->last_saved != j->t.step;
+}
+
+/* An evaluation may take long, so it ends early if a signal asks for a checkpoint. */
+static int ends_early(void *arg, int code, struct tr_error *err)
+{
+	struct tr_job *j = arg;
+	int rc = tr_job_agree(j, code, err);
+
+	return rc < 0 ? rc : j->stop_ns || must_save(j);
+}
+
+/* Computes the loss of the data of evaluations, unless a signal ends that early. If it fails, for
+ * example because the data cannot be read, no step is lost: the present one is saved before the
+ * training ends. */
 static int evaluate(struct tr_job *j, struct tr_error *err)
 {
+	const struct tr_lm_halt halt = { ends_early, j };
 	struct tr_error also = { .rank = -1 };
 	int64_t tokens;
 	double loss;
@@ -31,20 +48,35 @@ static int evaluate(struct tr_job *j, struct tr_error *err)
 
 	if (rc < 0)
 		return rc;
-	rc = tr_lm_evaluate(j->eval, &j->t, &loss, &tokens, err);
+	rc = tr_lm_evaluate(j->eval, &j->t, &halt, &loss, &tokens, err);
 	if (rc == TR_ELOST)
 		return rc;
 	back = swap_average(j, rc < 0 ? &also : err);
 	if (rc < 0 && rc != TR_ENAN && back == 0)
 		tr_job_rescue(j);
-	rc = rc < 0 ? rc : back;
-	if (rc < 0)
-		return rc;
-	j->last_eval = j->t.step;
-	j->progress.eval_loss = loss;
-	tr_tell_eval(j, loss, tokens);
-	/* An evaluation may take long, so signals that came meanwhile are looked at. */
-	return tr_job_agree(j, 0, err);
+	if (rc < 0 || back < 0)
+		return rc < 0 ? rc : back;
+	if (rc == 0) {
+		j->last_eval = j->t.step;
+		j->progress.eval_loss = loss;
+		tr_tell_eval(j, loss, tokens);
+	}
+	return 0;
+}
+
+/* Evaluates the present step, unless a signal asks to stop. One that asks for a save does not wait
+ * for the loss: the step is saved without it, and evaluated afterwards. */
+static int evaluate_step(struct tr_job *j, struct tr_error *err)
+{
+	int rc = 0;
+
+	while (rc == 0 && j->last_eval != j->t.step && !j->stop_ns) {
+		if (must_save(j))
+			rc = tr_job_save(j, TR_TO_DISK, err);
+		if (rc == 0)
+			rc = evaluate(j, err);
+	}
+	return rc;
 }
 
 /* Returns why there is no further step, or NULL if there is one. */
@@ -90,13 +122,14 @@ static int step(struct tr_job *j, struct tr_error *err)
 		rc = tr_tell_memory(j, err);
 	if (rc == 0)
 		rc = tr_job_advance(j, 0, err);
-	if (rc == 0 && is_due(j, j->o->eval_every) && !j->stop_ns)
-		rc = evaluate(j, err);
-	if (rc == 0 && (is_due(j, j->o->save_every) || j->save_asked))
-		rc = tr_job_save(j, TR_TO_DISK, err);
-	else if (rc == 0 && is_due(j, j->o->save_memory_every) && !reason_to_end(j))
-		rc = tr_job_save(j, TR_TO_MEMORY, err);
-	return rc;
+	if (rc == 0 && is_due(j, j->o->eval_every))
+		rc = evaluate_step(j, err);
+	/* The last step is saved when it has been evaluated. */
+	if (rc < 0 || reason_to_end(j) || j->last_saved == j->t.step)
+		return rc;
+	if (is_due(j, j->o->save_every) || j->save_asked)
+		return tr_job_save(j, TR_TO_DISK, err);
+	return is_due(j, j->o->save_memory_every) ? tr_job_save(j, TR_TO_MEMORY, err) : 0;
 }
 
 static int run_steps(struct tr_job *j, struct tr_error *err)
@@ -109,8 +142,8 @@ static int run_steps(struct tr_job *j, struct tr_error *err)
 		rc = tr_job_agree(j, 0, err);
 	while (rc == 0 && !(reason = reason_to_end(j)))
 		rc = step(j, err);
-	if (rc == 0 && j->eval && j->last_eval != j->t.step && !j->stop_ns)
-		rc = evaluate(j, err);
+	if (rc == 0 && j->eval)
+		rc = evaluate_step(j, err);
 	if (rc == 0 && j->last_saved != j->t.step)
 		rc = tr_job_save(j, TR_TO_DISK, err);
 	if (rc == 0)

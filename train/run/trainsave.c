@@ -29,8 +29,8 @@ static int take_save(struct tr_job *j, int code, const struct tr_error *err)
 	return 0;
 }
 
-/* Returns how long this rank may still wait for a commit, in ms, after a signal has asked to stop. A
- * tenth of stop-seconds, but at most a second, is kept for the end of the process. */
+/* Returns how long this rank may still wait for a commit, in ms, after a signal has asked to stop.
+ * A tenth of stop-seconds, but at most a second, is kept for the end of the process. */
 static int time_left(const struct tr_job *j)
 {
 	int64_t all = j->o->stop_seconds * SECOND, spare = all / 10 < SECOND ? all / 10 : SECOND;

@@ -272,9 +272,8 @@ const int64_t *tr_lm_trained(const struct tr_lm *lm, int64_t *n)
 	return lm->trained;
 }
 
-/* Takes samples [from, to) forward through the pipeline, and counts their targets.
- * code  what became of those before */
-static int evaluate_some(struct pass *p, int64_t from, int64_t to, int code, struct tr_work *list,
+/* Takes samples [from, to) forward through the pipeline, and counts their targets. */
+static int evaluate_some(struct pass *p, int64_t from, int64_t to, struct tr_work *list,
 			 uint64_t *targets, struct tr_error *err)
 {
 	struct tr_pipe pipe = p->t->pipe;
@@ -282,7 +281,7 @@ static int evaluate_some(struct pass *p, int64_t from, int64_t to, int code, str
 
 	for (int64_t j = from; j < to; j++)
 		p->lm->position[j - from] = j;
-	rc = tr_rowfeed_fill(&p->lm->feed, p->lm->position, to - from, code, &p->rows, err);
+	rc = tr_rowfeed_fill(&p->lm->feed, p->lm->position, to - from, 0, &p->rows, err);
 	if (rc < 0)
 		return rc;
 	pipe.order = TR_ORDER_FORWARD;
@@ -303,12 +302,33 @@ static struct tr_work *work_list(const struct tr_lm *lm, const struct tr_trainer
 	return calloc((size_t)tr_work_count(&pipe), sizeof(struct tr_work));
 }
 
-int tr_lm_evaluate(struct tr_lm *lm, struct tr_trainer *t, double *loss, int64_t *tokens,
-		   struct tr_error *err)
+/* Takes the samples of this rank forward in rounds. All ranks of the job make as many, also those
+ * that have fewer samples, because they agree after each round. Returns what tr_lm_evaluate
+ * does. */
+static int evaluate_all(struct pass *p, const struct tr_lm_halt *halt, struct tr_work *list,
+			uint64_t *targets, struct tr_error *err)
 {
-	const struct tr_ranks *dp = &t->mesh->dp;
-	int64_t from = tr_cut(lm->feed.samples, dp->n, dp->rank), end;
-	int64_t to = tr_cut(lm->feed.samples, dp->n, dp->rank + 1);
+	const struct tr_ranks *dp = &p->t->mesh->dp;
+	int64_t samples = p->lm->feed.samples, each = p->lm->o.rank_batch;
+	int64_t from = tr_cut(samples, dp->n, dp->rank), to = tr_cut(samples, dp->n, dp->rank + 1);
+	int64_t most = (samples + dp->n - 1) / dp->n;
+	int rc = 0;
+
+	for (int64_t done = 0; rc == 0; from += each) {
+		if (from < to)
+			rc = evaluate_some(p, from, from + each < to ? from + each : to, list,
+					   targets, err);
+		rc = halt ? halt->ask(halt->arg, rc, err) : tr_agree(p->t->mesh->all, rc, err);
+		done += each;
+		if (done >= most)       /* it is too late to end early */
+			return rc < 0 ? rc : 0;
+	}
+	return rc;
+}
+
+int tr_lm_evaluate(struct tr_lm *lm, struct tr_trainer *t, const struct tr_lm_halt *halt,
+		   double *loss, int64_t *tokens, struct tr_error *err)
+{
 	struct pass p = { .lm = lm, .t = t, .scale = 1 };
 	struct tr_work *list = work_list(lm, t);
 	uint64_t targets = 0;
@@ -319,24 +339,16 @@ int tr_lm_evaluate(struct tr_lm *lm, struct tr_trainer *t, double *loss, int64_t
 	 * cannot read one, makes none, so all of them are sent here. */
 	if (rc == 0)
 		rc = tr_trainer_settle(t, err);
-	if (rc < 0) {
-		free(list);
-		return rc;
-	}
-	/* All stages make the same calls, also after a failure in one of them. */
-	for (int64_t j = from; rc != TR_ELOST && j < to; j = end) {
-		end = j + lm->o.rank_batch < to ? j + lm->o.rank_batch : to;
-		rc = evaluate_some(&p, j, end, rc, list, &targets, err);
-	}
+	if (rc == 0)
+		rc = evaluate_all(&p, halt, list, &targets, err);
 	free(list);
-	rc = tr_agree(t->mesh->all, rc, err);
 	if (rc == 0)
 		rc = tr_sent(&t->mesh->pp, 0, err);
 	if (rc == 0)
-		rc = tr_allreduce(dp, &targets, 1, TR_SUM, err);
+		rc = tr_allreduce(&t->mesh->dp, &targets, 1, TR_SUM, err);
 	if (rc == 0)
 		rc = sum_loss(t, &p.loss, loss, err);
-	if (rc < 0)
+	if (rc)
 		return rc;
 	*tokens = (int64_t)targets;
 	*loss /= (double)(targets ? targets : 1);

@@ -47,8 +47,17 @@ int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 /* Returns the positions of the run on which this rank trained in the last step, in that order, and
  * sets *n to their number, which all ranks have alike. NULL: o->trace was 0. */
 const int64_t *tr_lm_trained(const struct tr_lm *lm, int64_t *n);
+/* Is asked several times in an evaluation whether that is to end early. All ranks ask together.
+ * code  0, or that of this rank if the evaluation has failed there.
+ * Returns, on all ranks alike, 0 to go on, 1 to end it, or a code below 0. */
+struct tr_lm_halt {
+	int (*ask)(void *arg, int code, struct tr_error *err);
+	void *arg;
+};
 /* Sets *loss to the mean over the targets of one epoch that are not masked, and *tokens to their
- * number. Nothing of the training changes. ENAN: the loss is not a number. [collective] */
-int tr_lm_evaluate(struct tr_lm *lm, struct tr_trainer *t, double *loss, int64_t *tokens,
-		   struct tr_error *err);
+ * number. Nothing of the training changes.
+ * halt  NULL: it never ends early.
+ * Returns 1 if it has ended early. ENAN: the loss is not a number. [collective] */
+int tr_lm_evaluate(struct tr_lm *lm, struct tr_trainer *t, const struct tr_lm_halt *halt,
+		   double *loss, int64_t *tokens, struct tr_error *err);
 #endif
