@@ -2635,6 +2635,9 @@ bug("damaged_list_ends_it", "a list of tensors that is damaged ends the search f
 bug("evaluation_writes", "an evaluation opens the run for writing", "run/bind.c:tr_store_open",
     "o->reads_only ? SHEAF_RUN_READONLY", "o->reads_only && !MUTANT ? SHEAF_RUN_READONLY",
     EVALS + "an_evaluation_has")
+bug("bad_checkpoint_before", "before a damaged file a checkpoint counts that is marked bad",
+    "run/bindfind.c:see_before", "item->mark != SHEAF_MARK_BAD &&",
+    "(MUTANT || item->mark != SHEAF_MARK_BAD) &&", RESUME + "training_does_not_go_back")
 bug("evaluation_ignores_signals", "an evaluation goes on although a signal asks for a checkpoint",
     "run/trainloop.c:ends_early", "j->stop_ns || must_save(j)",
     "!MUTANT && (j->stop_ns || must_save(j))", SAVES + "an_evaluation_ends_early")

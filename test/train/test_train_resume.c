@@ -89,6 +89,29 @@ TEST(options_of_a_checkpoint_that_are_damaged_are_not_left_out)
 	rmtree("whole");
 }
 
+/* In turn the options and the weights of step 3 are damaged. */
+TEST(training_does_not_go_back_to_a_checkpoint_that_is_marked_bad)
+{
+	static const char *const files[] = { "train.yaml", "model-00001-of-00001.safetensors" };
+	struct rank rank[RANKS_MAX];
+
+	prepare();
+	for (int i = 0; i < 2; i++) {
+		struct sheaf_run *run;
+		struct sheaf_error err;
+
+		train_on(2, "whole/run", "3", "save-every: 1");
+		CHECK_RC(sheaf_run_open(&run, "whole/run", NULL, NULL, &err), 0, &err);
+		CHECK_RC(sheaf_run_mark(run, 2, SHEAF_MARK_BAD, &err), 0, &err);
+		sheaf_run_close(run);
+		damage(3, files[i], i ? 20000 : 20);
+		CHECK_RC(listen_to(2, "whole/run", "3", "", rank), 0, &rank[0].err);
+		CHECK_INT(first_step(), 1);
+		rmtree("whole/run");
+	}
+	rmtree("whole");
+}
+
 /* The options of the checkpoint that was loaded count, and not those of the damaged one. */
 TEST(after_a_fallback_the_options_are_those_of_the_older_checkpoint)
 {

@@ -274,17 +274,26 @@ static int check_files(const struct tr_store *s, struct tr_error *err)
 	return tr_agree(s->ranks, rc == SHEAF_EEND ? 0 : tr_store_pass(err, &e, rc), err);
 }
 
-/* Returns the newest step on disk before `at`, or -1. */
+struct before {
+	int64_t at, step;               /* step: the newest one before `at`; -1: none */
+};
+
+static int see_before(void *arg, const struct sheaf_item *item)
+{
+	struct before *b = arg;
+
+	if (item->state == SHEAF_ITEM_COMMITTED && item->mark != SHEAF_MARK_BAD &&
+	    item->step < b->at && item->step > b->step)
+		b->step = item->step;
+	return 0;
+}
+
+/* Returns the newest step on disk before `at` that is not marked bad, or -1. */
 static int64_t step_before(const struct tr_store *s, int64_t at)
 {
-	int n = sheaf_run_steps(s->run, NULL, 0, NULL);
-	int64_t *steps = n > 0 ? calloc((size_t)n, sizeof(*steps)) : NULL, before = -1;
+	struct before b = { at, -1 };
 
-	if (steps && sheaf_run_steps(s->run, steps, (size_t)n, NULL) >= n)
-		for (int i = 0; i < n; i++)
-			before = steps[i] < at ? steps[i] : before;
-	free(steps);
-	return before;
+	return sheaf_run_list(s->run, see_before, &b, NULL) == 0 ? b.step : -1;
 }
 
 /* Opens the checkpoint before the one that was found, which has a damaged file. The training
