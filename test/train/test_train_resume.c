@@ -185,6 +185,10 @@ TEST(the_directory_of_a_checkpoint_is_resumed_wherever_it_is)
 			   rank), 0, &rank[0].err);
 	CHECK_INT(count("\"resumed_from\":\"whole//run@2\""), 1);
 	same_tensors("whole/other/checkpoint-4", "whole/run/checkpoint-4");
+	/* Another directory in the run is not a step of it, whatever number is in its name. */
+	copy_checkpoint("whole/run/checkpoint-2", "whole/run/export-4");
+	train_fails(2, "whole/run", "{resume: whole/run/export-4, rewind: true}", TR_EINVAL,
+		    "whole/run/export-4 is not in whole/run");
 	train_fails(2, "whole/next", "resume: atuo", TR_ENOENT, "neither auto, none, RUN@STEP");
 	train_fails(2, "whole/next", "{resume: whole/copy, rewind: true}", TR_EINVAL,
 		    "is not in whole/next");

@@ -47,7 +47,17 @@ static int64_t read_step(const char *digits)
 	return *digits >= '0' && *digits <= '9' && !*end ? n : -1;
 }
 
-/* Reads "RUN@STEP" or a directory. The directory of a checkpoint of this run is RUN@STEP, too. */
+/* Returns the step of a directory whose name is that of a checkpoint of sheaf-train, or -1. */
+static int64_t step_of_name(const char *name)
+{
+	static const char prefix[] = "checkpoint-";
+	size_t n = sizeof(prefix) - 1;
+
+	return strncmp(name, prefix, n) == 0 ? read_step(name + n) : -1;
+}
+
+/* Reads "RUN@STEP" or a directory. The directory of a checkpoint of this run is RUN@STEP, too. Any
+ * other directory in the run is no checkpoint of it, for example a copy or an export. */
 static int read_place(const struct tr_store *s, const char *resume, struct place *at, int *own,
 		      struct tr_error *err)
 {
@@ -71,11 +81,10 @@ static int read_place(const struct tr_store *s, const char *resume, struct place
 	snprintf(parent, sizeof(parent), "%.*s", base ? (int)(base - at->dir) : 1,
 		 base ? at->dir : ".");
 	rc = is_own_run(s, *parent ? parent : "/", own, err);
-	if (rc == 0 && *own) {
-		base = base ? base : at->dir;
-		at->step = strrchr(base, '-') ? read_step(strrchr(base, '-') + 1) : -1;
+	at->step = rc == 0 && *own ? step_of_name(base ? base + 1 : at->dir) : -1;
+	*own = at->step >= 0;
+	if (*own)
 		memcpy(at->dir, parent, sizeof(at->dir));
-	}
 	return rc;
 }
 
