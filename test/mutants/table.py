@@ -2638,6 +2638,10 @@ bug("evaluation_writes", "an evaluation opens the run for writing", "run/bind.c:
 bug("bad_checkpoint_before", "before a damaged file a checkpoint counts that is marked bad",
     "run/bindfind.c:see_before", "item->mark != SHEAF_MARK_BAD &&",
     "(MUTANT || item->mark != SHEAF_MARK_BAD) &&", RESUME + "training_does_not_go_back")
+bug("rewind_without_verify", "a run is rewound to a checkpoint that was not verified",
+    "run/bindfind.c:tr_store_rewind", "rc = sheaf_checkpoint_verify(s->found, NULL, &e);",
+    "rc = MUTANT ? 0 : sheaf_checkpoint_verify(s->found, NULL, &e);",
+    RESUME + "before_a_rewind")
 bug("evaluation_ignores_signals", "an evaluation goes on although a signal asks for a checkpoint",
     "run/trainloop.c:ends_early", "j->stop_ns || must_save(j)",
     "!MUTANT && (j->stop_ns || must_save(j))", SAVES + "an_evaluation_ends_early")

@@ -133,6 +133,17 @@ TEST(after_a_fallback_the_options_are_those_of_the_older_checkpoint)
 	rmtree("whole");
 }
 
+TEST(before_a_rewind_to_a_damaged_checkpoint_nothing_is_set_aside)
+{
+	prepare();
+	train_on(2, "whole/run", "3", "save-every: 1");
+	damage(2, moments, 20000);
+	train_fails(2, "whole/run", "{resume: whole/run@2, rewind: true}", TR_ECORRUPT,
+		    "has checksum");
+	CHECK_INT(access("whole/run/checkpoint-3", F_OK), 0);
+	rmtree("whole");
+}
+
 TEST(a_run_whose_checkpoints_are_all_damaged_is_not_begun_again)
 {
 	prepare();

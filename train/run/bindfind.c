@@ -148,10 +148,8 @@ static int open_newest(struct tr_store *s, struct sheaf_error *err)
 	int rc = sheaf_checkpoint_open(&s->found, s->run, s->only ? s->only : SHEAF_LATEST, err);
 
 	s->newest = !s->only;
-	if (s->sets_aside) {
+	if (s->sets_aside)
 		s->rewind_to = s->only;
-		s->proves = 1;
-	}
 	if (rc == SHEAF_ECORRUPT && !s->only)
 		rc = open_older(s, err);
 	if (rc == 0)
@@ -328,7 +326,6 @@ static int open_before(struct tr_store *s, struct tr_error *err)
 	s->found = NULL;
 	s->newest = 0;
 	s->rewind_to = (int64_t)before - 1;
-	s->proves = 1;
 	snprintf(s->name, sizeof(s->name), "%s@%" PRId64, s->run_dir, s->rewind_to);
 	return tr_store_pass(err, &e, sheaf_checkpoint_open(&s->found, s->run, s->rewind_to, &e));
 }
@@ -392,11 +389,11 @@ int tr_store_rewind(struct tr_store *s, struct tr_error *err)
 
 	if (s->rewind_to < 0 || s->reads_only)
 		return 0;
-	if (s->proves) {
-		rc = sheaf_checkpoint_verify(s->found, NULL, &e);
-		if (rc < 0)
-			return tr_store_pass(err, &e, rc);
-	}
+	/* What is newer may be all that is whole, so every byte is checked before it is set
+	 * aside. */
+	rc = sheaf_checkpoint_verify(s->found, NULL, &e);
+	if (rc < 0)
+		return tr_store_pass(err, &e, rc);
 	/* A dry load checks the names, shapes and types of all tensors, and reads none. */
 	rc = tr_store_fill(s, SHEAF_LOAD_DRY, &e);
 	if (rc == 0)

@@ -26,7 +26,6 @@ struct tr_store {
 	void (*passed)(void *arg, const char *checkpoint, const char *why);
 	void *arg;
 	/* Of the checkpoint that was found. */
-	int proves;                     /* 1: it is verified before the run is rewound to it */
 	int newest;                     /* 1: resume auto has found it as the newest of the run */
 	int elsewhere;                  /* 1: it is not in the run */
 	int foreign;                    /* 1: other software has saved it */
