@@ -2642,6 +2642,9 @@ bug("rewind_without_verify", "a run is rewound to a checkpoint that was not veri
     "run/bindfind.c:tr_store_rewind", "rc = sheaf_checkpoint_verify(s->found, NULL, &e);",
     "rc = MUTANT ? 0 : sheaf_checkpoint_verify(s->found, NULL, &e);",
     RESUME + "before_a_rewind")
+bug("runs_are_mixed", "a run with checkpoints goes on with that of another run",
+    "run/bindfind.c:check_newest", "s->elsewhere && c.newest >= 0",
+    "s->elsewhere && c.newest >= 0 && !MUTANT", RESUME + "a_checkpoint_of_another_run")
 bug("evaluation_ignores_signals", "an evaluation goes on although a signal asks for a checkpoint",
     "run/trainloop.c:ends_early", "j->stop_ns || must_save(j)",
     "!MUTANT && (j->stop_ns || must_save(j))", SAVES + "an_evaluation_ends_early")

@@ -206,6 +206,25 @@ TEST(the_directory_of_a_checkpoint_is_resumed_wherever_it_is)
 	rmtree("whole");
 }
 
+/* Whether its step is older, the same or newer than those of the run. */
+TEST(a_checkpoint_of_another_run_is_not_resumed_in_a_run_that_has_its_own)
+{
+	static const int steps[] = { 2, 3, 4 };
+
+	prepare();
+	train_on(2, "whole/other", "4", "save-every: 1");
+	train_on(2, "whole/run", "3", "seed: 7");
+	for (int i = 0; i < 3; i++) {
+		char flags[60];
+
+		snprintf(flags, sizeof(flags), "resume: whole/other@%d", steps[i]);
+		train_fails(2, "whole/run", flags, TR_EINVAL, "checkpoints of its own");
+		snprintf(flags, sizeof(flags), "resume: whole/other/checkpoint-%d", steps[i]);
+		train_fails(2, "whole/run", flags, TR_EINVAL, "checkpoints of its own");
+	}
+	rmtree("whole");
+}
+
 /* Writes the weights of a checkpoint as a Hugging Face model. */
 static void export_weights(const char *from, const char *to)
 {

@@ -59,8 +59,8 @@ void tr_store_close(struct tr_store *s, int lost);
  *            all members are 0 except found, on_disk and adam_step.
  * config, n  receive the options that the checkpoint was trained with, or NULL; valid until the
  *            load.
- * EINVAL: the run has newer checkpoints and rewind is 0, so no save could be committed; or rewind
- * is 1, and the checkpoint is in another run. [collective] */
+ * EINVAL: the run has newer checkpoints and rewind is 0, so no save could be committed; or the
+ * checkpoint is in another run, and rewind is 1 or this run has checkpoints. [collective] */
 int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_progress *p,
 		  const char **config, size_t *n, struct tr_error *err);
 /* Reads a file that is attached to the checkpoint that was found. *text is valid until the load,

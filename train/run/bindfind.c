@@ -212,31 +212,46 @@ static int read_notes(struct tr_store *s, struct tr_progress *p, struct tr_error
 	return 0;
 }
 
-static int see_newest(void *arg, const struct sheaf_item *item)
-{
-	int64_t *newest = arg;
+/* What the run has on disk. */
+struct content_of_run {
+	int64_t newest;                 /* committed step that is not marked bad; -1: none */
+	int64_t last;                   /* of all directories, also damaged ones; -1: none */
+	int64_t step;                   /* which is looked for */
+	int has;                        /* 1: it is committed */
+};
 
-	if (item->state == SHEAF_ITEM_COMMITTED && item->mark != SHEAF_MARK_BAD &&
-	    item->step > *newest)
-		*newest = item->step;
+static int see_content(void *arg, const struct sheaf_item *item)
+{
+	struct content_of_run *c = arg;
+	int committed = item->state == SHEAF_ITEM_COMMITTED;
+
+	if (item->state == SHEAF_ITEM_ASIDE || item->state == SHEAF_ITEM_STAGED)
+		return 0;
+	c->last = item->step > c->last ? item->step : c->last;
+	if (committed && item->mark != SHEAF_MARK_BAD && item->step > c->newest)
+		c->newest = item->step;
+	c->has |= committed && item->step == c->step;
 	return 0;
 }
 
-/* Fails if the run has a newer step than the training begins with. The library would refuse to save
- * an older one, but only at the first save. Sets *on_disk to whether the run has the step itself on
- * disk. */
-static int check_newest(const struct tr_store *s, int64_t step, int *on_disk,
-			struct tr_error *err)
+/* Fails if the run has checkpoints behind which the training cannot save: a newer step than it
+ * begins with, so that the library would refuse the first save, or those of another training. Sets
+ * *on_disk to whether the run has the step itself on disk. */
+static int check_newest(struct tr_store *s, int64_t step, int *on_disk, struct tr_error *err)
 {
+	struct content_of_run c = { .newest = -1, .last = -1, .step = step };
 	struct sheaf_error e;
-	int64_t newest = -1;
-	int rc = tr_store_pass(err, &e, sheaf_run_list(s->run, see_newest, &newest, &e));
+	int rc = tr_store_pass(err, &e, sheaf_run_list(s->run, see_content, &c, &e));
 
-	if (rc == 0 && newest > step && s->rewind_to < 0)
+	if (rc == 0 && s->elsewhere && c.newest >= 0)
+		return tr_fail(err, TR_EINVAL, "%s has checkpoints of its own, up to step %" PRId64
+			       ", and those of a training that resumes %s would mix with them; use "
+			       "another run, or resume auto", s->run_dir, c.newest, s->name);
+	if (rc == 0 && c.newest > step && s->rewind_to < 0)
 		rc = tr_fail(err, TR_EINVAL, "%s has step %" PRId64 ", and the training begins "
 			     "with step %" PRId64 "; use resume auto, another run, or resume "
-			     "RUN@STEP with rewind", s->run_dir, newest, step);
-	*on_disk = newest >= step;
+			     "RUN@STEP with rewind", s->run_dir, c.newest, step);
+	*on_disk = c.has && !s->elsewhere;
 	return rc;
 }
 
