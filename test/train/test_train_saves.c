@@ -237,9 +237,8 @@ TEST(the_last_step_is_saved_however_long_it_takes)
 
 /* Loses a rank of a training that saves to memory only. Returns the last step of which an event
  * says that it was saved. */
-static int lose_a_rank(int nth)
+static int lose_a_rank(int nth, const char *flags)
 {
-	static const char flags[] = "{zero: 1, save-memory-every: 1}";
 	struct rank rank[RANKS_MAX];
 
 	begin_to_listen(NULL);
@@ -264,7 +263,7 @@ TEST(after_a_rank_was_lost_training_goes_on_from_memory_as_if_nothing_had_been)
 		int saved, begun;
 
 		start_agent(&agent, "whole/run");
-		saved = lose_a_rank(nth);
+		saved = lose_a_rank(nth, "{zero: 1, save-memory-every: 1}");
 		snprintf(steps, sizeof(steps), "%d", saved ? saved : 1);
 		CHECK_RC(train_signalled(2, "whole/run", steps, "mesh: {tp: 2}", rank), 0,
 			 &rank[0].err);
@@ -279,6 +278,31 @@ TEST(after_a_rank_was_lost_training_goes_on_from_memory_as_if_nothing_had_been)
 		rmtree("whole/run");
 	}
 	CHECK(resumed > 0);
+	rmtree("whole");
+}
+
+/* The run has no checkpoint on disk, so nothing can be set aside. */
+TEST(a_step_in_memory_is_resumed_by_its_number_with_and_without_rewind)
+{
+	static const char *const more[] = { "", "rewind: true, " };
+	struct rank rank[RANKS_MAX];
+	struct agent agent;
+
+	prepare();
+	for (int i = 0; i < 2; i++) {
+		char steps[12], flags[100];
+		int saved;
+
+		start_agent(&agent, "whole/run");
+		saved = lose_a_rank(390, "{zero: 1, save-memory-every: 1}");
+		CHECK(saved > 0);
+		snprintf(steps, sizeof(steps), "%d", saved + 1);
+		snprintf(flags, sizeof(flags), "{%sresume: whole/run@%d}", more[i], saved);
+		CHECK_RC(train_signalled(2, "whole/run", steps, flags, rank), 0, &rank[0].err);
+		CHECK_INT(first_step(), saved);
+		stop_agent(&agent);
+		rmtree("whole/run");
+	}
 	rmtree("whole");
 }
 

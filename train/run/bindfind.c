@@ -251,6 +251,9 @@ static int check_newest(struct tr_store *s, int64_t step, int *on_disk, struct t
 		rc = tr_fail(err, TR_EINVAL, "%s has step %" PRId64 ", and the training begins "
 			     "with step %" PRId64 "; use resume auto, another run, or resume "
 			     "RUN@STEP with rewind", s->run_dir, c.newest, step);
+	/* Nothing on disk is newer, for example because the step is in memory only. */
+	if (rc == 0 && c.last <= step)
+		s->rewind_to = -1;
 	*on_disk = c.has && !s->elsewhere;
 	return rc;
 }
