@@ -306,6 +306,32 @@ TEST(a_step_in_memory_is_resumed_by_its_number_with_and_without_rewind)
 	rmtree("whole");
 }
 
+/* The next job has no step to make, and no data for an evaluation. */
+TEST(a_step_in_memory_has_its_loss_also_when_it_is_saved_to_the_disk)
+{
+	static char text[1 << 16];
+	struct rank rank[RANKS_MAX];
+	struct agent agent;
+	char steps[12], path[80];
+	int saved;
+	size_t n;
+
+	prepare_with_eval();
+	start_agent(&agent, "whole/run");
+	saved = lose_a_rank(390, "{zero: 1, save-memory-every: 1, eval-every: 1, "
+			    "eval-data: whole/eval}");
+	CHECK(saved > 0);
+	snprintf(steps, sizeof(steps), "%d", saved);
+	CHECK_RC(train_signalled(2, "whole/run", steps, "", rank), 0, &rank[0].err);
+	stop_agent(&agent);
+	snprintf(path, sizeof(path), "whole/run/checkpoint-%d/sheaf.json", saved);
+	n = read_whole(path, text, sizeof(text) - 1);
+	CHECK(n > 0);
+	text[n] = 0;
+	CHECK(strstr(text, "\"eval.loss\"") != NULL);
+	rmtree("whole");
+}
+
 TEST(without_an_agent_training_goes_on_and_says_so_once)
 {
 	struct rank rank[RANKS_MAX];

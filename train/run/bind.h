@@ -19,7 +19,9 @@ struct tr_progress {
 	int on_disk;                    /* 0: it is in memory only, or not in this run */
 	int64_t data_tokens;            /* this and data_hash: tr_lm_identify; 0: not noted */
 	uint64_t data_hash;
-	int evaluated;                  /* 1: eval_loss is that of this step, and is noted */
+	/* 1: eval_loss is that of this step, and is noted. tr_store_find sets both if the step is
+	 * in memory only. */
+	int evaluated;
 	double eval_loss;
 };
 struct tr_store_opts {

@@ -369,6 +369,15 @@ static int find_newest(struct tr_store *s, struct tr_progress *p, struct tr_erro
 	return rc == 0 ? read_notes(s, p, err) : rc;
 }
 
+/* Reads the loss of eval-data, if the checkpoint has it. */
+static void read_loss(const struct tr_store *s, struct tr_progress *p)
+{
+	const char *text = sheaf_checkpoint_note(s->found, tr_store_loss_key);
+
+	p->evaluated = text != NULL;
+	p->eval_loss = text ? strtod(text, NULL) : 0;
+}
+
 int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_progress *p,
 		  const char **config, size_t *n, struct tr_error *err)
 {
@@ -385,6 +394,9 @@ int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_
 	}
 	if (rc == 0 && !s->reads_only)
 		rc = check_newest(s, p->step, &p->on_disk, err);
+	/* It will be saved to the disk, with its loss. */
+	if (rc == 0 && p->found && !p->on_disk && !s->elsewhere)
+		read_loss(s, p);
 	if (rc == 0 && p->found && !s->foreign)
 		rc = tr_store_file(s, config_file, config, n, err);
 	return rc;

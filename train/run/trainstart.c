@@ -315,6 +315,8 @@ static int fill(struct tr_job *j, struct tr_error *err)
 	rc = tr_trainer_spread(&j->t, err);
 	if (rc == 0)
 		rc = tr_trainer_settle(&j->t, err);
+	if (j->progress.evaluated)
+		j->last_eval = j->progress.step;
 	j->last_saved = j->committed = j->progress.on_disk ? j->progress.step : 0;
 	j->progress.seed = (uint64_t)j->o->seed;
 	j->progress.virtual_dp = j->o->virtual.dp;
