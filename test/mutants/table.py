@@ -2645,6 +2645,9 @@ bug("rewind_without_verify", "a run is rewound to a checkpoint that was not veri
 bug("runs_are_mixed", "a run with checkpoints goes on with that of another run",
     "run/bindfind.c:check_newest", "s->elsewhere && c.newest >= 0",
     "s->elsewhere && c.newest >= 0 && !MUTANT", RESUME + "a_checkpoint_of_another_run")
+bug("options_of_damaged_step", "options that only the damaged checkpoint has stay after a fallback",
+    "run/trainstart.c:tr_job_start", "tr_opts_reset(j->o, err)",
+    "MUTANT ? 0 : tr_opts_reset(j->o, err)", RESUME + "after_a_fallback_options_that_only")
 bug("evaluation_ignores_signals", "an evaluation goes on although a signal asks for a checkpoint",
     "run/trainloop.c:ends_early", "j->stop_ns || must_save(j)",
     "!MUTANT && (j->stop_ns || must_save(j))", SAVES + "an_evaluation_ends_early")

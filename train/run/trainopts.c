@@ -389,6 +389,43 @@ int tr_opts_init(struct tr_opts *o, struct tr_error *err)
 	return 0;
 }
 
+/* Leaves an option without a value. */
+static void clear(struct tr_opts *o, const struct option *t)
+{
+	void *at = field(o, t);
+
+	switch (t->kind) {
+	case TEXT:
+		free(*(char **)at);
+		*(char **)at = NULL;
+		break;
+	case AXES:
+		*(struct tr_axes *)at = (struct tr_axes){ 0, 0, 0 };
+		break;
+	case COUNTS:
+		((struct tr_counts *)at)->n = 0;
+		break;
+	default:
+		*(int64_t *)at = 0;
+	}
+}
+
+int tr_opts_reset(struct tr_opts *o, struct tr_error *err)
+{
+	int rc = 0;
+
+	for (int i = 0; rc == 0 && i < OPTIONS; i++) {
+		if (o->source[i] > TR_FROM_CHECKPOINT)
+			continue;
+		o->source[i] = TR_FROM_DEFAULT;
+		if (table[i].value)
+			rc = tr_opts_set(o, table[i].key, table[i].value, TR_FROM_DEFAULT, "", err);
+		else
+			clear(o, &table[i]);
+	}
+	return rc;
+}
+
 void tr_opts_release(struct tr_opts *o)
 {
 	for (int i = 0; i < OPTIONS; i++)

@@ -43,6 +43,9 @@ enum { TR_ADAMW, TR_MUON };
 /* Sets all options to their defaults. */
 int tr_opts_init(struct tr_opts *o, struct tr_error *err);
 void tr_opts_release(struct tr_opts *o);
+/* Sets all options to their defaults, or to no value, that neither a file nor a flag has set: those
+ * of a checkpoint, and those that tr_opts_check has computed. */
+int tr_opts_reset(struct tr_opts *o, struct tr_error *err);
 /* Sets an option from text, unless its value has a source that overrides this one.
  * where  the beginning of messages, such as "--" or "a.yaml: line 3: ".
  * EINVAL: there is no such option, or it may not have that value. */

@@ -440,7 +440,9 @@ int tr_job_start(struct tr_job *j, struct tr_error *err)
 		again.passed = json_incref(j->passed);
 		tr_job_release(j, 0);
 		*j = again;
-		rc = start(j, err);
+		rc = tr_agree(j->ranks, tr_opts_reset(j->o, err), err);
+		if (rc == 0)
+			rc = start(j, err);
 	}
 	return rc == OLDER ? tr_fail(err, TR_ECORRUPT, "%s was damaged after it was loaded; see "
 				     "sheaf verify", tr_store_found(j->store)) : rc;
