@@ -2648,6 +2648,9 @@ bug("runs_are_mixed", "a run with checkpoints goes on with that of another run",
 bug("options_of_damaged_step", "options that only the damaged checkpoint has stay after a fallback",
     "run/trainstart.c:tr_job_start", "tr_opts_reset(j->o, err)",
     "MUTANT ? 0 : tr_opts_reset(j->o, err)", RESUME + "after_a_fallback_options_that_only")
+bug("pruned_checkpoints_stay", "checkpoints that are not kept stay in the trash for a while",
+    "run/bind.c:tr_store_open", ".grace_s = -1", ".grace_s = MUTANT ? 0 : -1",
+    RESUME + "checkpoints_that_are_not_kept")
 bug("evaluation_ignores_signals", "an evaluation goes on although a signal asks for a checkpoint",
     "run/trainloop.c:ends_early", "j->stop_ns || must_save(j)",
     "!MUTANT && (j->stop_ns || must_save(j))", SAVES + "an_evaluation_ends_early")

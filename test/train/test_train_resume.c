@@ -4,6 +4,7 @@
  * of them are kept. */
 #include "t.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -372,6 +373,28 @@ TEST(the_newest_checkpoints_the_best_and_every_third_are_kept)
 		snprintf(path, sizeof(path), "whole/run/checkpoint-%d", step);
 		CHECK((access(path, F_OK) == 0) == (step % 3 == 0 || step == 8 || step == best));
 	}
+	rmtree("whole");
+}
+
+/* Returns how many entries a directory has; -1: there is none. */
+static int entries(const char *dir)
+{
+	DIR *d = opendir(dir);
+	int n = d ? 0 : -1;
+
+	for (struct dirent *e; d && (e = readdir(d)) != NULL;)
+		n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+	if (d)
+		closedir(d);
+	return n;
+}
+
+TEST(checkpoints_that_are_not_kept_take_no_space)
+{
+	prepare();
+	train_on(2, "whole/run", "6", "{save-every: 1, keep-last: 1}");
+	CHECK(access("whole/run/checkpoint-1", F_OK) < 0);
+	CHECK_INT(entries("whole/run/.sheaf/trash"), 0);
 	rmtree("whole");
 }
 

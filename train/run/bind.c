@@ -58,7 +58,9 @@ int tr_store_open(struct tr_store **out, const struct tr_store_opts *o, struct t
 {
 	struct sheaf_retention keep = { .size = sizeof(keep), .keep_last = (int32_t)o->keep_last,
 		.keep_every = (int32_t)o->keep_every, .keep_best = (int32_t)o->keep_best,
-		.best_note = o->keep_best ? tr_store_loss_key : NULL };
+		.best_note = o->keep_best ? tr_store_loss_key : NULL,
+		/* The next save may need the space at once. */
+		.grace_s = -1 };
 	/* One image is written, one is the newest in memory, and one is being copied. */
 	struct sheaf_staging staging = { .size = sizeof(staging), .buffers_max = 3 };
 	struct sheaf_memory_tier tier = { .size = sizeof(tier), .agent = o->agent };
