@@ -2651,6 +2651,9 @@ bug("options_of_damaged_step", "options that only the damaged checkpoint has sta
 bug("pruned_checkpoints_stay", "checkpoints that are not kept stay in the trash for a while",
     "run/bind.c:tr_store_open", ".grace_s = -1", ".grace_s = MUTANT ? 0 : -1",
     RESUME + "checkpoints_that_are_not_kept")
+bug("evaluation_needs_run", "an evaluation of another run fails without a run of its own",
+    "run/bind.c:tr_store_open", "rc == TR_ENOENT && o->reads_only",
+    "rc == TR_ENOENT && o->reads_only && !MUTANT", EVALS + "an_evaluation_of_another_run")
 bug("evaluation_ignores_signals", "an evaluation goes on although a signal asks for a checkpoint",
     "run/trainloop.c:ends_early", "j->stop_ns || must_save(j)",
     "!MUTANT && (j->stop_ns || must_save(j))", SAVES + "an_evaluation_ends_early")

@@ -275,6 +275,28 @@ TEST(an_evaluation_has_the_loss_of_the_training_and_changes_nothing)
 	rmtree("whole");
 }
 
+TEST(an_evaluation_of_another_run_needs_no_run)
+{
+	struct rank rank[RANKS_MAX];
+
+	prepare_with_eval();
+	for (int i = 0; i < 2; i++) {
+		static const char *const resume[] = { "whole/run@4", "whole/run/checkpoint-4" };
+		const char *event = train_and_evaluate(types[0], "keep-last: 0", "\"step\":4");
+		char flags[100];
+
+		snprintf(flags, sizeof(flags), "{resume: %s, eval-data: whole/eval}", resume[i]);
+		CHECK_RC(evaluate_on(2, "whole/none", flags, rank), 0, &rank[0].err);
+		CHECK(strncmp(first_loss(), event, strlen(event)) == 0);
+		rmtree("whole/run");
+	}
+	CHECK_RC(evaluate_on(2, "whole/none", "eval-data: whole/eval", rank), TR_ENOENT,
+		 &rank[0].err);
+	CHECK(strstr(rank[0].err.msg, "run whole/none does not exist; set run") != NULL);
+	CHECK(access("whole/none", F_OK) < 0);
+	rmtree("whole");
+}
+
 TEST(the_average_of_a_checkpoint_is_evaluated_and_missed_if_there_is_none)
 {
 	struct rank rank[RANKS_MAX];

@@ -92,6 +92,8 @@ int tr_store_open(struct tr_store **out, const struct tr_store_opts *o, struct t
 	if (rc == 0) {
 		opts.memory_tier = has_agent ? &tier : NULL;
 		rc = tr_store_pass(err, &e, sheaf_run_open(&s->run, o->run, s->group, &opts, &e));
+		if (rc == TR_ENOENT && o->reads_only)
+			rc = 0;
 	}
 	if (rc < 0) {
 		tr_store_close(s, rc == TR_ELOST);

@@ -32,7 +32,8 @@ struct tr_store_opts {
 	 * path of its socket. With "auto" it does not have to be there, unless memory is 1. */
 	const char *agent;
 	int memory;                     /* 1: there will be saves to memory only */
-	int reads_only;                 /* 1: nothing is saved; the run must be there */
+	/* 1: nothing is saved. If there is no run, tr_store_find finds only what is elsewhere. */
+	int reads_only;
 	int64_t only;                   /* resume auto takes this checkpoint; 0: the newest */
 	/* 1: the checkpoints after `only` are damaged, and tr_store_rewind sets them aside. */
 	int sets_aside;

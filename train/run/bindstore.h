@@ -10,7 +10,8 @@ struct tr_store {
 	struct tr_ranks *ranks;         /* borrowed */
 	int lost;                       /* 1: operations of the group fail without waiting */
 	struct sheaf_group *group;
-	struct sheaf_run *run, *other;  /* other: the run that is resumed from, if another one */
+	struct sheaf_run *run;          /* NULL: there is none, and the store only reads */
+	struct sheaf_run *other;        /* the run that is resumed from, if another one */
 	struct sheaf_checkpoint *found;
 	struct sheaf_state *state;
 	struct sheaf_state *load;       /* what a load fills, if it is not `state`; or NULL */
