@@ -149,6 +149,31 @@ def lost(w):
                        last, line, done.err)
 
 
+def reader_leaves(w, want):
+    """The program that reads the events ends after one line: of stdout, and of a FIFO."""
+    job = Running(w, 1, "left")
+    job.until('"start"')
+    job.process.stdout.close()
+    err = job.process.stderr.read()
+    job.process.stderr.close()
+    again = train(w.program, w.mpirun, 1, w.config, "--run", w.at("left"))
+    w.claims.check(job.process.wait(60) == 0 and again.of("start")[0]["step"] == STEPS and
+                   err.count("an event could not be written: Broken pipe; the training "
+                             "continues") == 1,
+                   "where the reader of stdout leaves, the training goes on, and says so", err)
+    os.mkfifo(w.at("fifo"))
+    process = subprocess.Popen(command(
+        w.program, w.mpirun, 2, w.config, "--run", w.at("fifo-run"), "--mesh", "dp=2", "--events",
+        w.at("fifo")), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
+        stdin=subprocess.DEVNULL)
+    with open(w.at("fifo"), encoding="ascii") as f:
+        f.readline()
+    out, err = process.communicate(timeout=120)
+    done = Job(process.returncode, out, err)
+    w.claims.check(done.status == 0 and done.trace() == want and "Broken pipe" in err,
+                   "and where the reader of a FIFO leaves, on two ranks", done.status, err)
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="sheaf-signals-") as folder:
         w = World(os.path.abspath(sys.argv[1]), sys.argv[2], folder)
@@ -158,6 +183,7 @@ def main():
         stops(w, want)
         too_late(w)
         lost(w)
+        reader_leaves(w, want)
         return w.claims.end()
 
 

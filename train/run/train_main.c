@@ -130,6 +130,12 @@ static void handle(int sig, void (*handler)(int))
 	sigaction(sig, &act, NULL);
 }
 
+/* Makes a write to a program that has ended fail, so that it does not end the training. */
+static void outlive_readers(void)
+{
+	handle(SIGPIPE, SIG_IGN);
+}
+
 static void catch_signals(const struct tr_opts *o)
 {
 	stop_seconds = (sig_atomic_t)o->stop_seconds;
@@ -302,6 +308,7 @@ static int run(int argc, char **argv, int evaluates)
 		tr_opts_release(&c.opts);
 		return status;
 	}
+	outlive_readers();
 	if (!evaluates)
 		catch_signals(&c.opts);
 	MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);
