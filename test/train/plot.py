@@ -105,6 +105,24 @@ def trained(w):
     return jobs
 
 
+def cut_line(w):
+    """A job was killed while it wrote an event."""
+    with open(w.path("run/events.jsonl"), "r+b") as f:
+        whole = f.read()
+        f.write(b'{"event":"step","st')
+    job = train(w.program, None, 1, "/dev/null", "--run", w.path("run"), "--steps", 10)
+    with open(w.path("run/events.jsonl"), encoding="utf-8") as f:
+        lines = f.read()
+    w.claims.check(job.status == 0 and lines == whole.decode() + '{"event":"step","st\n' + job.out,
+                   "the next job does not continue a line that a crash has cut", lines[-2000:],
+                   job.err)
+    os.rename(w.path("run/events.jsonl"), w.path("cut-in-run.jsonl"))
+    with open(w.path("run/events.jsonl"), "wb") as f:
+        f.write(whole)
+    w.claims.check(w.svg("cut-in-run.jsonl").resumed == [("0", 6), ("0", 9)],
+                   "and plot shows its resumption")
+
+
 def check_trained(w, jobs):
     svg = w.svg("run")
     for panel, key in OF_STEP.items():
@@ -187,6 +205,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="sheaf-plot-") as at:
         w = World(os.path.abspath(sys.argv[1]), at)
         check_trained(w, trained(w))
+        cut_line(w)
         check_several(w)
         check_odd(w)
         return w.claims.end()

@@ -321,10 +321,22 @@ def in_use(w):
     done = w.run({"run": "AT/shared"})
     first.kill()
     first.communicate()
+    with open(w.path("shared/events.jsonl"), encoding="ascii") as f:
+        w.claims.check('"event":"error"' not in f.read(),
+                       "and the events of the run have only those of the first job")
     w.claims.check(done.returncode == 2 and "shared" in message(done) and
                    "another job has the run open for writing" in message(done),
                    "a run in which another job trains: the training ends with a message",
                    done.returncode, done.stderr)
+
+
+def no_events(w):
+    """The file of events of a run cannot be opened."""
+    os.makedirs(w.path("no-events/events.jsonl"))
+    done = w.run({"run": "AT/no-events", "steps": 1})
+    w.claims.check(done.returncode == 0 and "no-events/events.jsonl: Is a directory; events are "
+                   "not written to it" in message(done),
+                   "a training without a file of events says so, and continues", done.stderr)
 
 
 def not_a_number(w):
@@ -350,6 +362,7 @@ def main():
         not_writable(w)
         without_threads(w, os.path.abspath(sys.argv[3]))
         in_use(w)
+        no_events(w)
         not_a_number(w)
         return w.claims.end()
 

@@ -7,53 +7,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-static int open_to_append(const char *path)
+/* Returns whether the file ends within a line, as it does if a job was killed while it wrote. */
+static int ends_within_line(const char *path, int fd)
 {
-	return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-}
+	struct stat st;
+	char last = '\n';
+	int from;
 
-int tr_events_open(struct tr_events *e, int writes, int json, const char *path,
-		   struct tr_error *err)
-{
-	*e = (struct tr_events){ .writes = writes, .json = json, .path = path, .fd = -1 };
-	if (!writes || !path)
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size == 0)
 		return 0;
-	e->fd = open_to_append(path);
-	if (e->fd < 0)
-		return tr_fail(err, TR_EIO, "%s: %s", path, strerror(errno));
-	return 0;
-}
-
-int tr_events_in_run(struct tr_events *e, const char *run, struct tr_error *err)
-{
-	if (e->path || !run)
+	from = open(path, O_RDONLY | O_CLOEXEC);
+	if (from < 0)
 		return 0;
-	if (asprintf(&e->later, "%s/%s", run, TR_EVENTS_NAME) < 0) {
-		e->later = NULL;
-		return tr_fail(err, TR_ENOMEM, "no memory for the name of the file of events");
-	}
-	return 0;
-}
-
-void tr_events_take_over(struct tr_events *e)
-{
-	if (e->writes)
-		return;
-	e->writes = 1;
-	e->fd = e->path ? open_to_append(e->path) : -1;
-	if (e->path && e->fd < 0)
-		fprintf(stderr, "sheaf-train: %s: %s\n", e->path, strerror(errno));
-}
-
-void tr_events_close(struct tr_events *e)
-{
-	free(e->later);
-	e->later = NULL;
-	if (e->fd >= 0)
-		close(e->fd);
-	e->fd = -1;
+	if (pread(from, &last, 1, st.st_size - 1) != 1)
+		last = '\n';
+	close(from);
+	return last != '\n';
 }
 
 static void put_line(struct tr_events *e, int fd, const char *line, size_t n)
@@ -74,13 +46,75 @@ static void put_line(struct tr_events *e, int fd, const char *line, size_t n)
 	}
 }
 
+/* Opens the file of events. */
+static int open_to_append(struct tr_events *e, const char *path)
+{
+	e->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+	if (e->fd >= 0 && ends_within_line(path, e->fd))
+		put_line(e, e->fd, "\n", 1);
+	return e->fd < 0 ? -1 : 0;
+}
+
+int tr_events_open(struct tr_events *e, int writes, int json, const char *path,
+		   struct tr_error *err)
+{
+	*e = (struct tr_events){ .writes = writes, .json = json, .path = path, .fd = -1 };
+	if (!writes || !path)
+		return 0;
+	if (open_to_append(e, path) < 0)
+		return tr_fail(err, TR_EIO, "%s: %s", path, strerror(errno));
+	return 0;
+}
+
+int tr_events_in_run(struct tr_events *e, const char *run, struct tr_error *err)
+{
+	if (e->path || !run)
+		return 0;
+	if (asprintf(&e->in_run, "%s/%s", run, TR_EVENTS_NAME) < 0) {
+		e->in_run = NULL;
+		return tr_fail(err, TR_ENOMEM, "no memory for the name of the file of events");
+	}
+	return 0;
+}
+
+/* Opens the file of events. If it cannot be opened, the training goes on without it. */
+static void open_or_say(struct tr_events *e, const char *path)
+{
+	if (open_to_append(e, path) < 0)
+		fprintf(stderr, "sheaf-train: %s: %s; events are not written to it, and the "
+			"training continues\n", path, strerror(errno));
+}
+
+void tr_events_begin(struct tr_events *e)
+{
+	e->began = 1;
+	if (e->writes && e->in_run && e->fd < 0)
+		open_or_say(e, e->in_run);
+}
+
+void tr_events_take_over(struct tr_events *e)
+{
+	if (e->writes)
+		return;
+	e->writes = 1;
+	if (e->path || (e->in_run && e->began))
+		open_or_say(e, e->path ? e->path : e->in_run);
+}
+
+void tr_events_close(struct tr_events *e)
+{
+	free(e->in_run);
+	e->in_run = NULL;
+	if (e->fd >= 0)
+		close(e->fd);
+	e->fd = -1;
+}
+
 void tr_event(struct tr_events *e, json_t *event)
 {
 	char *text;
 	size_t n;
 
-	if (e->writes && e->fd < 0 && e->later)
-		e->fd = open_to_append(e->later);
 	if (e->writes && (e->json || e->fd >= 0) && event) {
 		text = json_dumps(event, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
 		if (text) {

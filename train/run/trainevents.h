@@ -15,17 +15,21 @@ struct tr_events {
 	const char *path;               /* of the file of events, borrowed; NULL: none */
 	int json;                       /* events go to stdout */
 	int fd;                         /* of the file of events; -1: none */
-	char *later;                    /* the file of tr_events_in_run; NULL: none */
+	char *in_run;                   /* the file of tr_events_in_run; NULL: none */
+	int began;                      /* 1: tr_events_begin was called */
 	int lost;                       /* an event could not be written, and that was reported */
 };
 /* json  1: events go to stdout.
  * path  a file to which events are appended; NULL: none. */
 int tr_events_open(struct tr_events *e, int writes, int json, const char *path,
 		   struct tr_error *err);
-/* Appends events to TR_EVENTS_NAME in the directory of a run, too, if they go to no other file. The
- * file is opened by the first event that is written when the directory exists. If it cannot be
- * opened, that is no error: then no checkpoint can be written to this directory either. */
+/* Makes TR_EVENTS_NAME in the directory of a run the file of events, unless there is another one.
+ * Events are written to it after tr_events_begin. */
 int tr_events_in_run(struct tr_events *e, const char *run, struct tr_error *err);
+/* Opens the file of tr_events_in_run. Call it when the run is open for writing: until then another
+ * job may be training in it, and writing to this file. If the file cannot be opened, a message says
+ * so, and the training goes on without it. */
+void tr_events_begin(struct tr_events *e);
 /* Makes this rank write events from now on, because the one that did is lost. */
 void tr_events_take_over(struct tr_events *e);
 void tr_events_close(struct tr_events *e);

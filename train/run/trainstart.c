@@ -407,6 +407,8 @@ static int start(struct tr_job *j, struct tr_error *err)
 	if (rc == 0)
 		rc = tr_store_open(&j->store, &so, j->ranks, err);
 	if (rc == 0)
+		tr_events_begin(j->events);
+	if (rc == 0)
 		rc = tr_agree(j->ranks, find_checkpoint(j, err), err);
 	if (rc == 0)
 		rc = tr_agree(j->ranks, tr_opts_check(j->o, j->ranks->n, err), err);
