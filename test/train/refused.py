@@ -89,6 +89,10 @@ class World:
                     f.write("%s: %s\n" % (key, str(value).replace("AT", self.at)))
         return self.path("config.yaml")
 
+    def call(self, *args):
+        return subprocess.run([self.program] + [str(a) for a in args], text=True, cwd=ROOT,
+                              capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
+
     def run(self, options, *args, ranks=1, env=None, user=None):
         job = [self.program, "run", self.config(options)] + [str(a) for a in args]
         if ranks > 1:
@@ -339,6 +343,38 @@ def no_events(w):
                    "a training without a file of events says so, and continues", done.stderr)
 
 
+def files_of(folder):
+    return sorted((os.path.join(at, name), os.stat(os.path.join(at, name)).st_mtime_ns)
+                  for at, _, names in os.walk(folder) for name in names)
+
+
+def printed(w):
+    """--print-config prints the options that the checkpoint hands on, and writes nothing."""
+    done = w.run({"run": "AT/handed", "steps": 2, "clip": 0.5, "beta2": 0.5})
+    before = files_of(w.path("handed"))
+    texts = [w.run(options, "--print-config").stdout.splitlines() for options in (
+        {"run": "AT/handed"}, {"run": "AT/absent", "resume": "AT/handed@2"},
+        {"run": "AT/absent", "resume": "AT/handed/checkpoint-2"})]
+    w.claims.check(done.returncode == 0 and files_of(w.path("handed")) == before and
+                   not os.path.exists(w.path("absent")) and
+                   all("clip: 0.5" in x and "beta2: 0.5" in x and "steps: 10" in x for x in texts),
+                   "--print-config prints what the checkpoint hands on, and writes nothing", *texts)
+    with open(w.path("printed.yaml"), "w", encoding="utf-8") as f:
+        f.write("\n".join(texts[0]))
+    again = w.call("run", w.path("printed.yaml"), "--json")
+    changed = [json.loads(x)["changed"] for x in again.stdout.splitlines() if '"start"' in x]
+    w.claims.check(again.returncode == 0 and changed == [["steps"]],
+                   "and what is printed changes nothing else", changed, again.stderr)
+    done = w.call("eval", w.path("printed.yaml"), "--run", w.path("absent"), "--resume",
+                  w.path("handed/checkpoint-2"), "--eval-data", w.path("data"))
+    w.claims.check(done.returncode == 0 and "of eval-data" in done.stdout and
+                   not os.path.exists(w.path("absent")),
+                   "eval needs no run where resume names another checkpoint", done.stderr)
+    done = w.run({"run": "AT/handed", "resume": "AT/handed@7"}, "--print-config")
+    w.claims.check(done.returncode == 2 and "no step 7" in message(done) and not done.stdout,
+                   "a checkpoint that does not exist has no options to print", done.stderr)
+
+
 def not_a_number(w):
     """A training that diverges, and saves after each step."""
     done = w.run({"run": "AT/diverges", "lr": 1000, "clip": 0, "steps": 100, "save-every": 1},
@@ -363,6 +399,7 @@ def main():
         without_threads(w, os.path.abspath(sys.argv[3]))
         in_use(w)
         no_events(w)
+        printed(w)
         not_a_number(w)
         return w.claims.end()
 

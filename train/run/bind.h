@@ -47,7 +47,7 @@ struct tr_store_opts {
 /* Returns the name of a code, such as "EIO". The text is static. */
 const char *tr_code_name(int code);
 
-/* Opens the run, and makes it if it does not exist. [collective] */
+/* Opens the run, and makes it if it does not exist, unless the store only reads. [collective] */
 int tr_store_open(struct tr_store **s, const struct tr_store_opts *o, struct tr_ranks *ranks,
 		  struct tr_error *err);
 /* Releases everything.

@@ -352,7 +352,7 @@ static int open_before(struct tr_store *s, struct tr_error *err)
 static int find_newest(struct tr_store *s, struct tr_progress *p, struct tr_error *err)
 {
 	struct sheaf_error e;
-	int rc = open_newest(s, &e);
+	int rc = s->run ? open_newest(s, &e) : SHEAF_ENOENT;
 
 	if (rc == SHEAF_ENOENT)
 		return 0;

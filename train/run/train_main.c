@@ -18,6 +18,7 @@
 #include "trainplan.h"
 #include "trainplot.h"
 #include "trainsetup.h"
+#include "trainstart.h"
 #include "traintell.h"
 
 enum { EXIT_NO = 1, EXIT_TROUBLE = 2, JOBS_MAX = 256, TELL_MS_MAX = 60000,
@@ -57,7 +58,8 @@ static void help(FILE *to)
 	      "\n"
 	      "  --json          write events, or the plan, to stdout, a line of JSON each\n"
 	      "  --events FILE   append events to FILE, and not to events.jsonl in the run\n"
-	      "  --print-config  print the options as YAML, and exit\n"
+	      "  --print-config  print the options as YAML, with those of the checkpoint that\n"
+	      "                  would be resumed, and exit\n"
 	      "\n"
 	      "KEYs:\n", to);
 	tr_opts_help(to);
@@ -212,10 +214,18 @@ static int read_arguments(struct command *c, int argc, char **argv, struct tr_er
 		tr_fail(err, TR_EINVAL, "which CONFIG? See sheaf-train --help");
 }
 
-static int print_config(const struct command *c, struct tr_error *err)
+static int print_config(struct command *c, struct tr_error *err)
 {
-	char *text = tr_opts_yaml(&c->opts);
+	struct tr_ranks alone;
+	char *text;
+	int rc = 0;
 
+	tr_ranks_alone(&alone);
+	if (c->opts.run && strcmp(c->opts.resume, "none") != 0)
+		rc = tr_job_options(&alone, &c->opts, c->evaluates, err);
+	if (rc < 0)
+		return rc;
+	text = tr_opts_yaml(&c->opts);
 	if (!text)
 		return tr_fail(err, TR_ENOMEM, "no memory for the options");
 	fputs(text, stdout);

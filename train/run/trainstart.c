@@ -78,6 +78,26 @@ static int find_checkpoint(struct tr_job *j, struct tr_error *err)
 	return rc;
 }
 
+int tr_job_options(struct tr_ranks *ranks, struct tr_opts *o, int evaluates, struct tr_error *err)
+{
+	struct tr_job *j = calloc(1, sizeof(*j));
+	const struct tr_store_opts so = { .run = o->run, .agent = o->agent, .reads_only = 1,
+					  .log = log_line, .passed = note_passed, .arg = j };
+	int rc;
+
+	if (!j) {
+		tr_fail(err, TR_ENOMEM, "no memory for the options");
+		return tr_ranks_abandon(ranks, err);
+	}
+	*j = (struct tr_job){ .o = o, .ranks = ranks, .evaluates = evaluates };
+	rc = tr_store_open(&j->store, &so, ranks, err);
+	if (rc == 0)
+		rc = tr_agree(ranks, find_checkpoint(j, err), err);
+	tr_store_close(j->store, rc == TR_ELOST);
+	free(j);
+	return rc;
+}
+
 /* Fails on all ranks if one of them has other options or data than the others. It would compute
  * other numbers, or wait in an operation in which the others do not take part. */
 static int agree_on_options(struct tr_job *j, struct tr_error *err)
