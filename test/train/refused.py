@@ -375,6 +375,25 @@ def printed(w):
                    "a checkpoint that does not exist has no options to print", done.stderr)
 
 
+def masked(w):
+    """A mask that no program of ours makes, and one that leaves no target."""
+    ids, ends = struct.pack("<5000H", *(i % 523 for i in range(5000))), struct.pack("<2q", 0, 5000)
+    for name, mask in ("mask-7", b"\1" * 4000 + b"\7" * 1000), ("mask-0", bytes(5000)):
+        tensors_file(w.path(name), {"tokens": ("U16", [5000], ids), "documents": ("I64", [2], ends),
+                                    "mask": ("U8", [5000], mask)})
+    done = w.run({"run": "AT/mask-7-run", "data": "AT/mask-7", "shuffle": "false"}, "--json")
+    w.claims.check(done.returncode == 1 and "mask[4000] is 7, and must be 1" in message(done) and
+                   done.stdout.count('"event":"step"') == 2,
+                   "a mask that is neither 0 nor 1 ends the training", done.stderr, done.stdout)
+    done = w.run({"run": "AT/mask-0-run", "data": "AT/mask-0", "steps": 3})
+    w.claims.check(done.returncode == 0 and message(done).startswith(
+        "step 1: no token of its samples counts as a target"),
+        "steps without a target are trained, and a message says so once", done.stderr)
+    done = w.run({"run": "AT/mask-0-eval", "eval-data": "AT/mask-0", "steps": 1})
+    w.claims.check(done.returncode == 2 and "AT/mask-0: no token counts as a target".replace(
+        "AT", w.at) in message(done), "data without a target has no loss", done.stderr)
+
+
 def not_a_number(w):
     """A training that diverges, and saves after each step."""
     done = w.run({"run": "AT/diverges", "lr": 1000, "clip": 0, "steps": 100, "save-every": 1},
@@ -400,6 +419,7 @@ def main():
         in_use(w)
         no_events(w)
         printed(w)
+        masked(w)
         not_a_number(w)
         return w.claims.end()
 

@@ -212,10 +212,18 @@ int tr_tokenfile_read(const struct tr_tokenfile *f, int64_t first, int64_t n, in
 int tr_tokenfile_mask(const struct tr_tokenfile *f, int64_t first, int64_t n, uint8_t *mask,
 		      struct tr_error *err)
 {
-	if (f->mask_at >= 0)
-		return read_all(f, mask, (size_t)n, f->mask_at + first, err);
-	memset(mask, 1, (size_t)n);
-	return 0;
+	int rc = 0;
+
+	if (f->mask_at < 0)
+		memset(mask, 1, (size_t)n);
+	else
+		rc = read_all(f, mask, (size_t)n, f->mask_at + first, err);
+	for (int64_t i = 0; rc == 0 && i < n; i++)
+		if (mask[i] > 1)
+			rc = tr_fail(err, TR_EFORMAT, "%s: mask[%" PRId64 "] is %d, and must be 1, "
+				     "where the token counts as a target, or 0; make it again",
+				     f->path, first + i, mask[i]);
+	return rc;
 }
 
 /* Reads where documents [first, first + n) begin. The number of documents stands for the end. */

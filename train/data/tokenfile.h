@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A token file is a safetensors file with `tokens` (U16 or U32, [n]), `documents` (I64, [d + 1]:
  * where each document begins, and n) and perhaps `mask` (U8, [n]; 1: the token counts as a
- * target). */
+ * target; 0: it does not). */
 #ifndef TOKENFILE_H
 #define TOKENFILE_H
 #include <stdint.h>
@@ -24,7 +24,8 @@ void tr_tokenfile_close(struct tr_tokenfile *f);
 /* Reads tokens [first, first + n). EINVAL: one of them is not below vocab. */
 int tr_tokenfile_read(const struct tr_tokenfile *f, int64_t first, int64_t n, int64_t vocab,
 		      int32_t *token, struct tr_error *err);
-/* Reads the mask of tokens [first, first + n). If the file has none, all of it is 1. */
+/* Reads the mask of tokens [first, first + n). If the file has none, all of it is 1. EFORMAT: an
+ * item is neither 0 nor 1. */
 int tr_tokenfile_mask(const struct tr_tokenfile *f, int64_t first, int64_t n, uint8_t *mask,
 		      struct tr_error *err);
 /* Finds the documents that begin behind token `first` and before token first + n, or in between.

@@ -43,6 +43,7 @@ struct tr_job {
 	int64_t stop_ns;                /* when a signal asked to stop, or when the ranks agreed to;
 	                                 * 0: not yet */
 	int64_t last_eval;              /* step of the last evaluation; -1: none */
+	int told_masked;                /* 1: a message said that a step has no targets */
 	int told_memory;                /* 1: the events `memory` were written */
 	const char *changed[TR_OPTS_MAX + 1];
 };

@@ -2,6 +2,7 @@
 #include "traintell.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "clock.h"
@@ -39,6 +40,18 @@ int tr_tell_start(struct tr_job *j, struct tr_error *err)
 	return 0;
 }
 
+/* Says once that a step has no targets: its gradient is 0, and weight decay and momentum still
+ * change the weights. */
+static void say_masked(struct tr_job *j)
+{
+	if (j->told_masked || j->ranks->rank)
+		return;
+	j->told_masked = 1;
+	fprintf(stderr, "sheaf-train: step %" PRId64 ": no token of its samples counts as a "
+		"target, so nothing is learned from it; is the mask of %s as it should be?\n",
+		j->t.step, j->o->data);
+}
+
 int tr_tell_step(struct tr_job *j, const struct tr_lm_step *s, int64_t start,
 		 struct tr_error *err)
 {
@@ -60,6 +73,8 @@ int tr_tell_step(struct tr_job *j, const struct tr_lm_step *s, int64_t start,
 	tr_say(j->events, "step %" PRId64 "  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s",
 	       j->t.step, s->loss, s->norm, s->lr, (double)s->tokens / seconds);
 	j->blocked_ns = 0;
+	if (!s->tokens)
+		say_masked(j);
 	return 0;
 }
 

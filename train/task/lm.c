@@ -350,8 +350,11 @@ int tr_lm_evaluate(struct tr_lm *lm, struct tr_trainer *t, const struct tr_lm_ha
 		rc = sum_loss(t, &p.loss, loss, err);
 	if (rc)
 		return rc;
+	if (!targets)
+		return tr_fail(err, TR_EINVAL, "%s: no token counts as a target, so it has no "
+			       "loss; use data whose mask is not 0 everywhere", lm->o.data);
 	*tokens = (int64_t)targets;
-	*loss /= (double)(targets ? targets : 1);
+	*loss /= (double)targets;
 	if (!isfinite(*loss))
 		return tr_fail(err, TR_ENAN, "step %" PRId64 ": the loss of %s is not a number; "
 			       "resume from an earlier step with a lower lr or with clip", t->step,

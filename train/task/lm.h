@@ -57,7 +57,8 @@ struct tr_lm_halt {
 /* Sets *loss to the mean over the targets of one epoch that are not masked, and *tokens to their
  * number. Nothing of the training changes.
  * halt  NULL: it never ends early.
- * Returns 1 if it has ended early. ENAN: the loss is not a number. [collective] */
+ * Returns 1 if it has ended early. ENAN: the loss is not a number. EINVAL: all targets are masked.
+ * [collective] */
 int tr_lm_evaluate(struct tr_lm *lm, struct tr_trainer *t, const struct tr_lm_halt *halt,
 		   double *loss, int64_t *tokens, struct tr_error *err);
 #endif
