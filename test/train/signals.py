@@ -118,12 +118,18 @@ def stops(w, want):
 
 def too_late(w):
     """A rank is stopped, so no step ends any more, and stop-seconds end the others."""
-    job = Running(w, 2, "late", "--stop-seconds", "1")
+    job = Running(w, 2, "late", "--stop-seconds", "1", "--events", w.at("late-events"))
     job.until('"step":2,')
     os.kill(job.rank(1), signal.SIGSTOP)
     before = time.monotonic()
     os.kill(job.rank(0), signal.SIGUSR2)
     done = job.end()
+    with open(w.at("late-events"), encoding="ascii") as f:
+        kept = f.read()
+    last = done.events[-1]
+    w.claims.check(kept == done.out and (last["event"], last["code"], last["rank"]) ==
+                   ("error", "EAGAIN", 0) and "stop-seconds are over" in last["message"],
+                   "where stop-seconds run out, the last event says so", kept[-500:], last)
     w.claims.check(done.status == 2 and not done.of("saved") and not done.of("end") and
                    "stop-seconds are over before the last step was saved" in done.err and
                    time.monotonic() - before < 60,

@@ -95,6 +95,7 @@ static int complain(const struct tr_error *err)
 /* A process has one handler for each signal, so what the handlers need is global. */
 static struct tr_signals signals;
 static volatile sig_atomic_t stop_seconds;
+static const struct tr_events *volatile told_to;        /* NULL: events are not open */
 
 static void on_save(int sig)
 {
@@ -111,17 +112,35 @@ static void on_stop(int sig)
 	alarm((unsigned)stop_seconds);
 }
 
+#define LATE "stop-seconds are over before the last step was saved; the next job resumes from " \
+	"the checkpoint before it"
+
+/* Writes a message of a handler, which cannot do anything about a failure. */
+static void write_or_not(int fd, const char *message, size_t n)
+{
+	ssize_t put = write(fd, message, n);
+
+	(void)put;
+}
+
 /* The time of stop-seconds is over, whatever this process waits for: a step that takes longer, a
  * rank that is lost, or a disk. */
 static void on_alarm(int sig)
 {
-	static const char late[] = "sheaf-train: stop-seconds are over before the last step was "
-		"saved; the next job resumes from the checkpoint before it\n";
+	static const char late[] = "sheaf-train: " LATE "\n";
+	static const char event[] = "{\"event\":\"error\",\"code\":\"EAGAIN\",\"rank\":0,"
+		"\"message\":\"" LATE "\"}\n";
+	const struct tr_events *e = told_to;
 
 	(void)sig;
-	if (!signals.ended && write(STDERR_FILENO, late, sizeof(late) - 1) < 0)
-		_exit(EXIT_TROUBLE);
-	_exit(signals.ended ? 0 : EXIT_TROUBLE);
+	if (signals.ended)
+		_exit(0);
+	if (e && e->writes && e->json)
+		write_or_not(STDOUT_FILENO, event, sizeof(event) - 1);
+	if (e && e->writes && e->fd >= 0)
+		write_or_not(e->fd, event, sizeof(event) - 1);
+	write_or_not(STDERR_FILENO, late, sizeof(late) - 1);
+	_exit(EXIT_TROUBLE);
 }
 
 static void handle(int sig, void (*handler)(int))
@@ -241,9 +260,11 @@ static int train(struct command *c, struct tr_ranks *ranks, struct tr_error *err
 	if (rc == 0 && !c->evaluates)
 		rc = tr_events_in_run(&events, c->opts.run, err);
 	rc = tr_agree(ranks, rc, err);
+	told_to = &events;
 	if (rc == 0)
 		rc = c->evaluates ? tr_evaluate(ranks, &c->opts, &events, err) :
 			tr_train(ranks, &c->opts, &events, &signals, err);
+	told_to = NULL;
 	tr_events_close(&events);
 	return rc;
 }
