@@ -365,6 +365,10 @@ def printed(w):
     changed = [json.loads(x)["changed"] for x in again.stdout.splitlines() if '"start"' in x]
     w.claims.check(again.returncode == 0 and changed == [["steps"]],
                    "and what is printed changes nothing else", changed, again.stderr)
+    done = w.run({"run": "AT/handed", "steps": 10, "lr": 0.01, "clip": 1})
+    w.claims.check("\nchanged: lr, clip\n" in done.stdout and done.stdout.endswith(
+        "\nnothing is left to train: steps is 10; set more steps to go on\n"),
+        "a resume prints the options that differ, and that nothing is left to train", done.stdout)
     done = w.call("eval", w.path("printed.yaml"), "--run", w.path("absent"), "--resume",
                   w.path("handed/checkpoint-2"), "--eval-data", w.path("data"))
     w.claims.check(done.returncode == 0 and "of eval-data" in done.stdout and

@@ -4,9 +4,23 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "clock.h"
 #include "trainplan.h"
+
+/* Says which options differ from those of the checkpoint. */
+static void say_changed(struct tr_job *j)
+{
+	char line[4096] = "";
+	size_t n = 0;
+
+	for (int i = 0; j->changed[i] && n < sizeof(line) / 2; i++)
+		n += (size_t)snprintf(line + n, sizeof(line) - n, "%s%s", i ? ", " : "",
+				      j->changed[i]);
+	if (n)
+		tr_say(j->events, "changed: %s", line);
+}
 
 int tr_tell_start(struct tr_job *j, struct tr_error *err)
 {
@@ -37,6 +51,7 @@ int tr_tell_start(struct tr_job *j, struct tr_error *err)
 	       tr_model_registry(j->t.model)->distinct, j->ranks->n, j->be->isa->name,
 	       j->progress.step, j->progress.found ? " of " : "",
 	       j->progress.found ? tr_store_found(j->store) : "");
+	say_changed(j);
 	return 0;
 }
 
@@ -160,8 +175,21 @@ void tr_tell_saved(struct tr_job *j, enum tr_place to, int64_t step)
 		tr_say(j->events, "saved step %" PRId64, step);
 }
 
+/* Says that the checkpoint was that of the last step already. */
+static void say_nothing_left(struct tr_job *j, const char *reason)
+{
+	if (strcmp(reason, "steps") == 0)
+		tr_say(j->events, "nothing is left to train: steps is %" PRId64 "; set more steps "
+		       "to go on", j->o->steps);
+	else if (strcmp(reason, "data") == 0)
+		tr_say(j->events, "nothing is left to train: the %" PRId64 " epochs of the data "
+		       "are over; set more epochs to go on", j->o->epochs);
+}
+
 void tr_tell_end(struct tr_job *j, const char *reason)
 {
+	if (!j->evaluates && !j->told_memory)   /* no step was made */
+		say_nothing_left(j, reason);
 	tr_event(j->events, json_pack("{s:s,s:s,s:I}", "event", "end", "reason", reason, "step",
 				      (json_int_t)j->t.step));
 }
