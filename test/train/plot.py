@@ -67,6 +67,7 @@ class Svg:
 class World:
     def __init__(self, program, at):
         self.program, self.at, self.claims = program, at, Claims()
+        self.last = ""
 
     def path(self, name):
         return os.path.join(self.at, name)
@@ -119,8 +120,22 @@ def cut_line(w):
     os.rename(w.path("run/events.jsonl"), w.path("cut-in-run.jsonl"))
     with open(w.path("run/events.jsonl"), "wb") as f:
         f.write(whole)
+    w.last = w.plot("run").stdout
     w.claims.check(w.svg("cut-in-run.jsonl").resumed == [("0", 6), ("0", 9)],
                    "and plot shows its resumption")
+
+
+def evaluated(w):
+    """An evaluation of a checkpoint writes to the events of the run."""
+    done = subprocess.run([w.program, "eval", "/dev/null", "--run", w.path("run"), "--resume",
+                           w.path("run") + "@4", "--eval-data", w.path("data"), "--events",
+                           w.path("run/events.jsonl")], capture_output=True, text=True, timeout=60)
+    before, after = Svg(w.last), w.svg("run")
+    have, had = (x.panels["loss"].lines("eval") for x in (after, before))
+    w.claims.check(done.returncode == 0 and after.resumed == [("0", 6)] and
+                   [len(p) for p in have] == [len(p) for p in had] + [1] and
+                   len(after.panels["loss"].lines("loss")) == 2,
+                   "an evaluation of a checkpoint is a dot, and no resumption", have, done.stderr)
 
 
 def check_trained(w, jobs):
@@ -186,6 +201,14 @@ def check_odd(w):
             (1, "0x1p-8"), (2, "fast"), (3, ""), (4, "0x1p-8 ")))
     w.claims.check([len(p) for p in w.svg("words.jsonl").panels["rate"].lines("rate")] == [1],
                    "a text that is not a number is not drawn")
+    write_events(w, "large.jsonl", [1.7e308, -1.7e308, 2, 1])
+    with open(w.path("large.jsonl"), "a", encoding="utf-8") as f:
+        f.write('{"event":"eval","step":900,"loss":2}\n')
+    panel = w.svg("large.jsonl").panels["loss"]
+    w.claims.check("nan" not in w.plot("large.jsonl").stdout and panel.near(
+        panel.lines("loss")[0], [(3, 2), (4, 1)]), "numbers that no training makes are not drawn")
+    w.claims.check(panel.near(panel.lines("eval")[0], [(900, 2)]) and panel.x[1] == 900,
+                   "and an evaluation behind the last step is inside the picture", panel.x)
     with open(w.path("none.jsonl"), "w", encoding="utf-8") as f:
         f.write('{"event":"end"}\n')
     with open(w.path("far.jsonl"), "w", encoding="utf-8") as f:
@@ -206,6 +229,7 @@ def main():
         w = World(os.path.abspath(sys.argv[1]), at)
         check_trained(w, trained(w))
         cut_line(w)
+        evaluated(w)
         check_several(w)
         check_odd(w)
         return w.claims.end()

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define STEP_MAX 1000000000000000       /* the largest value of the option `steps` */
+#define NUMBER_MAX 1e300
 
 static int no_memory(struct tr_error *err)
 {
@@ -55,6 +56,13 @@ static double number(const json_t *event, const char *key)
 	return text && *text && !*end ? x : NAN;
 }
 
+/* Returns whether a number can be drawn. The sums of a training do not become larger, and the
+ * distance of larger ones may be infinite. */
+static int is_drawn(double y)
+{
+	return fabs(y) <= NUMBER_MAX;
+}
+
 static int64_t whole(const json_t *event, const char *key)
 {
 	return json_integer_value(json_object_get(event, key));
@@ -73,13 +81,16 @@ static int take_start(struct tr_runevents *r, const json_t *event, int64_t step,
 		      struct tr_error *err)
 {
 	const json_t *mesh = json_object_get(event, "mesh");
+	const char *job = json_string_value(json_object_get(event, "job"));
+	int evaluates = job && strcmp(job, "eval") == 0;
 	struct tr_resumption *at;
 	int rc = 0;
 
+	/* An evaluation of a checkpoint trains nothing, so only its own points are apart. */
 	for (int c = 0; rc == 0 && c < TR_CURVES; c++)
-		if (r->curve[c].n)
+		if (r->curve[c].n && (!evaluates || c == TR_CURVE_EVAL))
 			rc = add_point(&r->curve[c], (double)step, NAN, err);
-	if (rc < 0 || step == 0)
+	if (rc < 0 || step == 0 || evaluates)
 		return rc;
 	at = realloc(r->resumed, (r->resumed_n + 1) * sizeof(*at));
 	if (!at)
@@ -107,7 +118,7 @@ static int take_step(struct tr_runevents *r, const json_t *event, int64_t step,
 	for (size_t i = 0; rc == 0 && i < sizeof(member) / sizeof(member[0]); i++) {
 		double y = number(event, member[i].key);
 
-		if (isfinite(y))
+		if (is_drawn(y))
 			rc = add_point(&r->curve[member[i].curve], (double)step, y, err);
 	}
 	return rc;
@@ -118,7 +129,7 @@ static int take_eval(struct tr_runevents *r, const json_t *event, int64_t step,
 {
 	double y = number(event, "loss");
 
-	return isfinite(y) ? add_point(&r->curve[TR_CURVE_EVAL], (double)step, y, err) : 0;
+	return is_drawn(y) ? add_point(&r->curve[TR_CURVE_EVAL], (double)step, y, err) : 0;
 }
 
 static int take_line(struct tr_runevents *r, const char *line, size_t n, struct tr_error *err)

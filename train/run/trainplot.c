@@ -278,10 +278,10 @@ static struct range steps_of(const struct picture *p)
 	struct range r = { INFINITY, -INFINITY };
 
 	for (int run = 0; run < p->n; run++) {
-		const struct tr_points *points = &p->run[run].curve[TR_CURVE_LOSS];
-
-		for (size_t i = 0; i < points->n; i++)
-			extend(&r, points->at[i].x);
+		/* An evaluation may be of a step whose event is missing. */
+		for (int c = 0; c < TR_CURVES; c++)
+			for (size_t i = 0; i < p->run[run].curve[c].n; i++)
+				extend(&r, p->run[run].curve[c].at[i].x);
 		for (size_t i = 0; i < p->run[run].resumed_n; i++)
 			extend(&r, (double)p->run[run].resumed[i].step);
 	}

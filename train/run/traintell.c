@@ -35,8 +35,9 @@ int tr_tell_start(struct tr_job *j, struct tr_error *err)
 		json_decref(changed);
 		return rc;
 	}
-	tr_event(j->events, json_pack("{s:s,s:i,s:{s:I,s:I,s:I},s:{s:I,s:I},s:I,s:s,s:I,s:o,s:I,"
-		"s:s?,s:b,s:O,s:o}", "event", "start", "ranks", j->ranks->n, "mesh",
+	tr_event(j->events, json_pack("{s:s,s:s,s:i,s:{s:I,s:I,s:I},s:{s:I,s:I},s:I,s:s,s:I,s:o,"
+		"s:I,s:s?,s:b,s:O,s:o}", "event", "start", "job", j->evaluates ? "eval" : "run",
+		"ranks", j->ranks->n, "mesh",
 		"dp", (json_int_t)o->mesh.dp, "tp", (json_int_t)o->mesh.tp,
 		"pp", (json_int_t)o->mesh.pp, "virtual", "dp", (json_int_t)j->t.leaves,
 		"tp", (json_int_t)j->t.pieces, "params",
