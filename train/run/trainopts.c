@@ -340,6 +340,13 @@ static void say_kind(const struct option *t, char *to, size_t n)
 	}
 }
 
+static int refuse_newer(const char *where, const char *key, struct tr_error *err)
+{
+	return tr_fail(err, TR_EFORMAT, "%s%s: this version does not know this option or its "
+		       "value, so a newer one has saved the checkpoint; use a newer sheaf-train",
+		       where, key);
+}
+
 int tr_opts_set(struct tr_opts *o, const char *key, const char *text, enum tr_source source,
 		const char *where, struct tr_error *err)
 {
@@ -347,6 +354,8 @@ int tr_opts_set(struct tr_opts *o, const char *key, const char *text, enum tr_so
 	const struct option *t = &table[i < 0 ? 0 : i];
 	char expected[80], *copy;
 
+	if (i < 0 && source == TR_FROM_CHECKPOINT)
+		return refuse_newer(where, key, err);
 	if (i < 0)
 		return tr_fail(err, TR_EINVAL, "%s%s: there is no such option; see sheaf-train "
 			       "--help", where, key);
@@ -354,6 +363,8 @@ int tr_opts_set(struct tr_opts *o, const char *key, const char *text, enum tr_so
 	if (o->source[i] > source || (source == TR_FROM_CHECKPOINT && !(t->flags & COMPUTES)))
 		return 0;
 	if (!read_value(t, text, o)) {
+		if (source == TR_FROM_CHECKPOINT)
+			return refuse_newer(where, key, err);
 		say_kind(t, expected, sizeof(expected));
 		return tr_fail(err, TR_EINVAL, "%s%s: it must be %s, not '%.100s'", where, key,
 			       expected, text);
@@ -374,6 +385,13 @@ int tr_opts_is_switch(const char *key)
 	int i = find(key);
 
 	return i >= 0 && table[i].kind == SWITCH;
+}
+
+int tr_opts_is_list(const char *key)
+{
+	int i = find(key);
+
+	return i < 0 || table[i].kind == COUNTS;
 }
 
 int tr_opts_init(struct tr_opts *o, struct tr_error *err)

@@ -48,12 +48,15 @@ void tr_opts_release(struct tr_opts *o);
 int tr_opts_reset(struct tr_opts *o, struct tr_error *err);
 /* Sets an option from text, unless its value has a source that overrides this one.
  * where  the beginning of messages, such as "--" or "a.yaml: line 3: ".
- * EINVAL: there is no such option, or it may not have that value. */
+ * EINVAL: there is no such option, or it may not have that value. EFORMAT: the same with
+ * TR_FROM_CHECKPOINT, so a newer version has saved it. */
 int tr_opts_set(struct tr_opts *o, const char *key, const char *text, enum tr_source source,
 		const char *where, struct tr_error *err);
 /* Returns whether a key is that of an option which is true or false, so that --KEY alone sets
  * it. */
 int tr_opts_is_switch(const char *key);
+/* Returns whether a key is that of an option whose value is several numbers, or of none. */
+int tr_opts_is_list(const char *key);
 /* Returns the key of an option that must be set and is not, or NULL. */
 const char *tr_opts_missing(const struct tr_opts *o);
 /* Sets the options that follow from others and from the number of ranks, and checks that all fit
@@ -62,7 +65,8 @@ const char *tr_opts_missing(const struct tr_opts *o);
  * EINVAL: they do not; the message names them. */
 int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err);
 
-/* Sets options from YAML: a mapping of options to values, or, for mesh and virtual, to mappings.
+/* Sets options from YAML: a mapping of options to values, or, for mesh and virtual, to mappings,
+ * and for stages to a list.
  * Everything else, such as anchors, tags and duplicate keys, is EINVAL. The message has the
  * line. */
 int tr_opts_read_yaml(struct tr_opts *o, const char *text, size_t n, const char *name,

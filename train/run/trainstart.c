@@ -60,7 +60,7 @@ static int find_checkpoint(struct tr_job *j, struct tr_error *err)
 	rc = tr_opts_init(&before, err);
 	if (rc == 0)
 		rc = tr_opts_read_yaml(&before, config, n, "the options in the checkpoint",
-				       TR_FROM_FILE, err);
+				       TR_FROM_CHECKPOINT, err);
 	if (rc == 0)
 		rc = tr_opts_read_yaml(j->o, config, n, "the options in the checkpoint",
 				       TR_FROM_CHECKPOINT, err);

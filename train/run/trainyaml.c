@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads options from YAML by the events of libyaml. The document is a mapping whose values are
- * scalars or mappings of scalars. */
+ * scalars, or mappings or lists of them. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,9 @@ static int next(struct reader *r)
 	case YAML_ALIAS_EVENT:
 		return refuse(r, "an alias; write the value out");
 	case YAML_SEQUENCE_START_EVENT:
-		return refuse(r, "a list; write one value");
+		if (r->event.data.sequence_start.anchor || r->event.data.sequence_start.tag)
+			return refuse(r, "an anchor or a tag; remove it");
+		return 0;
 	case YAML_SCALAR_EVENT:
 		if (r->event.data.scalar.anchor)
 			return refuse(r, "an anchor; remove it");
@@ -71,6 +73,27 @@ static const char *scalar(const struct reader *r)
 	return r->event.type == YAML_SCALAR_EVENT ? (const char *)r->event.data.scalar.value : NULL;
 }
 
+/* Reads a list, whose start was read, as "a,b". */
+static int read_list(struct reader *r, const char *key, char *to, size_t size)
+{
+	size_t n = 0;
+
+	to[0] = 0;
+	for (;;) {
+		int rc = next(r);
+
+		if (rc < 0)
+			return rc;
+		if (r->event.type == YAML_SEQUENCE_END_EVENT)
+			return 0;
+		if (!scalar(r) || n + 28 > size)
+			return tr_fail(r->err, TR_EINVAL, "%s: line %zu: %s: a list has single "
+				       "values only, and not too many; write it such as [3, 2, 3]",
+				       r->name, r->event.start_mark.line + 1, key);
+		n += (size_t)snprintf(to + n, size - n, "%s%.24s", n ? "," : "", scalar(r));
+	}
+}
+
 /* Reads a mapping, whose start was read, as "a=1,b=2". */
 static int read_inner(struct reader *r, char *to, size_t size)
 {
@@ -85,13 +108,13 @@ static int read_inner(struct reader *r, char *to, size_t size)
 		if (r->event.type == YAML_MAPPING_END_EVENT)
 			return 0;
 		if (!scalar(r))
-			return refuse(r, "a mapping within that of an option; write a value");
+			return refuse(r, "more than a value within a mapping; write one");
 		n += (size_t)snprintf(to + n, size - n, "%s%.20s", n ? "," : "", scalar(r));
 		rc = next(r);
 		if (rc < 0)
 			return rc;
 		if (!scalar(r))
-			return refuse(r, "a mapping within that of an option; write a value");
+			return refuse(r, "more than a value within a mapping; write one");
 		n += (size_t)snprintf(to + n, size - n, "=%.24s", scalar(r));
 		if (n + 52 > size)
 			return refuse(r, "too many entries in a mapping; remove some");
@@ -102,7 +125,9 @@ static int note_key(struct reader *r, const char *key)
 {
 	for (int i = 0; i < r->keys_n; i++)
 		if (strncmp(r->keys[i], key, sizeof(r->keys[i]) - 1) == 0)
-			return refuse(r, "an option that was set above; remove one of them");
+			return tr_fail(r->err, TR_EINVAL, "%s: line %zu: %s: an option that was "
+				       "set above; remove one of them", r->name,
+				       r->event.start_mark.line + 1, key);
 	assert(r->keys_n < KEYS_MAX);
 	snprintf(r->keys[r->keys_n++], sizeof(r->keys[0]), "%s", key);
 	return 0;
@@ -124,6 +149,10 @@ static int read_option(struct reader *r)
 		return rc;
 	if (scalar(r))
 		snprintf(text, sizeof(text), "%s", scalar(r));
+	else if (r->event.type == YAML_SEQUENCE_START_EVENT && !tr_opts_is_list(key))
+		rc = tr_fail(r->err, TR_EINVAL, "%s%s: a list; write one value", where, key);
+	else if (r->event.type == YAML_SEQUENCE_START_EVENT)
+		rc = read_list(r, key, text, sizeof(text));
 	else
 		rc = read_inner(r, text, sizeof(text));
 	return rc < 0 ? rc : tr_opts_set(r->o, key, text, r->source, where, r->err);
