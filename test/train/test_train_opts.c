@@ -286,7 +286,11 @@ TEST(the_printed_options_reproduce_the_run)
 			   "mesh: {pp: 2}", TR_FROM_FILE, &err), 0, &err);
 	CHECK_RC(tr_opts_set(&o, "run", "it's: a #run", TR_FROM_FLAG, "--", &err), 0, &err);
 	CHECK_RC(tr_opts_check(&o, 2, &err), 0, &err);
+	CHECK_RC(tr_opts_set(&o, "ema", "0.30000000000000004", TR_FROM_FLAG, "--", &err), 0, &err);
 	text = tr_opts_yaml(&o);
+	/* Each number is as short as it can be. */
+	CHECK(strstr(text, "\nlr: 0.1\n") && strstr(text, "\neps: 1e-12\n") &&
+	      strstr(text, "\nema: 0.30000000000000004\n") && strstr(text, "\nbeta2: 0.95\n"));
 	CHECK_INT(tr_opts_init(&again, &err), 0);
 	CHECK_RC(read_text(&again, text, TR_FROM_FILE, &err), 0, &err);
 	second = tr_opts_yaml(&again);

@@ -459,6 +459,16 @@ static void write_counts(const struct tr_counts *c, char *to, size_t n)
 		snprintf(to + strlen(to), n - strlen(to), "%s%" PRId64, i ? "," : "", c->count[i]);
 }
 
+/* Writes the shortest text that reads back as the same number. */
+static void write_number(double x, char *to, size_t n)
+{
+	for (int digits = 1; digits <= 17; digits++) {
+		snprintf(to, n, "%.*g", digits, x);
+		if (strtod(to, NULL) == x)
+			break;
+	}
+}
+
 /* Writes the value of an option as text. Returns 0 if it has none. */
 static int value_text(const struct tr_opts *o, const struct option *t, char *to, size_t n)
 {
@@ -478,7 +488,7 @@ static int value_text(const struct tr_opts *o, const struct option *t, char *to,
 		snprintf(to, n, "%" PRId64, x);
 		return t->value || x;
 	case NUMBER:
-		snprintf(to, n, "%.17g", *(const double *)at);
+		write_number(*(const double *)at, to, n);
 		return 1;
 	case SWITCH:
 		snprintf(to, n, "%s", x ? "true" : "false");
