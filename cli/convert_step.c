@@ -49,14 +49,13 @@ static int answer(const struct cli_args *a, const char *dst, const struct sheaf_
 static int check_adam_options(const struct cli_args *a)
 {
 	static const char *const names[] = { "step", "betas" };
-	static const char *const formats[] = { "paddle-uc", "paddle-fc", "sharding-io",
-		"deepspeed-universal" };
 	const char *format = cli_value(a, "format");
 	char why[100], option[20];
 
-	for (size_t i = 0; format && i < sizeof(formats) / sizeof(formats[0]); i++)
-		if (strcmp(format, formats[i]) == 0)
-			return 0;
+	if (format && (strcmp(format, "paddle-uc") == 0 || strcmp(format, "paddle-fc") == 0 ||
+	               strcmp(format, "sharding-io") == 0 ||
+	               strcmp(format, "deepspeed-universal") == 0))
+		return 0;
 	snprintf(why, sizeof(why), "does not go with --format %.40s", format ? format : "hf");
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (cli_flag(a, names[i])) {

@@ -64,7 +64,7 @@ bool shf_torch_runs_whole(struct shf_torch_runs *r, int64_t n)
 }
 
 /* Returns where part i of [0, n) begins, if it is cut into parts of equal size. */
-static int64_t part_start(int64_t n, int64_t parts, int64_t i)
+static int64_t shard_start(int64_t n, int64_t parts, int64_t i)
 {
 	int64_t size = n / parts + (n % parts != 0);
 
@@ -79,13 +79,13 @@ bool shf_torch_runs_strided(struct shf_torch_runs *r, int64_t factor, int64_t pa
 
 	*r = (struct shf_torch_runs){ SHF_BUF_INIT };
 	for (int64_t k = 0; k < factor && good; k++) {
-		int64_t lo = part_start(n, factor, k), len = part_start(n, factor, k + 1) - lo;
+		int64_t lo = shard_start(n, factor, k), len = shard_start(n, factor, k + 1) - lo;
 
 		if (lo == n)
 			break;
 		good = shf_torch_runs_n(r) < SHF_TORCH_RUNS_MAX &&
-		       add_positions(r, &was, lo + part_start(len, parts, i),
-		                     lo + part_start(len, parts, i + 1));
+		       add_positions(r, &was, lo + shard_start(len, parts, i),
+		                     lo + shard_start(len, parts, i + 1));
 	}
 	r->a.oom |= was.a.oom;
 	shf_torch_runs_release(&was);
