@@ -2623,7 +2623,7 @@ bug("resume_other_seq", "a resume with another seq goes on at the same number of
     "run/trainstart.c:find_checkpoint", "j->o->seq != before.seq",
     "j->o->seq != before.seq && !MUTANT", RESUME + "samples_of_another_length")
 bug("notes_of_rank_0", "only rank 0 says where the training is", "run/bindsave.c:tr_store_begin",
-    "add_notes(*save, p);", "if (!MUTANT || s->ranks->rank == 0) add_notes(*save, p);",
+    "add_notes(s, *save, p);", "if (!MUTANT || s->ranks->rank == 0) add_notes(s, *save, p);",
     RESUME + "ranks_that_have_different_places")
 bug("damaged_step_goes_on", "an older checkpoint goes on at the place of the damaged one",
     "run/trainstart.c:load", "step >= 0 && step != j->progress.step",
@@ -2654,6 +2654,9 @@ bug("pruned_checkpoints_stay", "checkpoints that are not kept stay in the trash 
 bug("evaluation_needs_run", "an evaluation of another run fails without a run of its own",
     "run/bind.c:tr_store_open", "rc == TR_ENOENT && o->reads_only",
     "rc == TR_ENOENT && o->reads_only && !MUTANT", EVALS + "an_evaluation_of_another_run")
+bug("losses_of_other_data", "keep-best compares losses of different data",
+    "run/bindfind.c:check_loss", "strcmp(was, s->loss_key) == 0",
+    "(MUTANT || strcmp(was, s->loss_key) == 0)", RESUME + "keep_best_is_refused")
 bug("evaluation_ignores_signals", "an evaluation goes on although a signal asks for a checkpoint",
     "run/trainloop.c:ends_early", "j->stop_ns || must_save(j)",
     "!MUTANT && (j->stop_ns || must_save(j))", SAVES + "an_evaluation_ends_early")

@@ -352,6 +352,7 @@ TEST(the_newest_checkpoints_the_best_and_every_third_are_kept)
 {
 	static const char flags[] = "{save-every: 1, eval-every: 1, eval-data: whole/eval, "
 		"keep-last: 1, keep-every: 3, keep-best: 1, lr: 0.05, decay: constant}";
+	/* Here all losses are of the same data, so those for persons can be compared, too. */
 	struct sheaf_retention keep = { .size = sizeof(keep), .keep_last = 1, .keep_every = 3,
 		.keep_best = 1, .best_note = "eval.loss" };
 	struct sheaf_opts opts = { .size = sizeof(opts), .retention = &keep };
@@ -373,6 +374,25 @@ TEST(the_newest_checkpoints_the_best_and_every_third_are_kept)
 		snprintf(path, sizeof(path), "whole/run/checkpoint-%d", step);
 		CHECK((access(path, F_OK) == 0) == (step % 3 == 0 || step == 8 || step == best));
 	}
+	rmtree("whole");
+}
+
+/* The checkpoints have losses of other data, or of weights and not of their average. */
+TEST(keep_best_is_refused_where_losses_cannot_be_compared)
+{
+	static const char keep[] = "eval-every: 1, save-every: 1, keep-last: 1, keep-best: 1";
+	char flags[200];
+
+	prepare_with_eval();
+	prepare_tokens("whole/text", "whole/more");
+	snprintf(flags, sizeof(flags), "{eval-data: whole/eval, %s}", keep);
+	train_on(2, "whole/run", "3", flags);
+	train_on(1, "whole/run", "4", flags);
+	snprintf(flags, sizeof(flags), "{eval-data: whole/more, %s}", keep);
+	train_fails(2, "whole/run", flags, TR_EINVAL, "keep-best: whole/run@4 was trained with");
+	snprintf(flags, sizeof(flags), "{eval-data: whole/eval, eval-ema: true, %s}", keep);
+	train_fails(2, "whole/run", flags, TR_EINVAL, "keep-best: whole/run@4 was trained with");
+	train_on(2, "whole/run", "5", "{eval-data: whole/more}");
 	rmtree("whole");
 }
 

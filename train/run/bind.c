@@ -58,7 +58,6 @@ int tr_store_open(struct tr_store **out, const struct tr_store_opts *o, struct t
 {
 	struct sheaf_retention keep = { .size = sizeof(keep), .keep_last = (int32_t)o->keep_last,
 		.keep_every = (int32_t)o->keep_every, .keep_best = (int32_t)o->keep_best,
-		.best_note = o->keep_best ? tr_store_loss_key : NULL,
 		/* The next save may need the space at once. */
 		.grace_s = -1 };
 	/* One image is written, one is the newest in memory, and one is being copied. */
@@ -78,6 +77,10 @@ int tr_store_open(struct tr_store **out, const struct tr_store_opts *o, struct t
 	}
 	s->ranks = ranks;
 	s->rewind_to = -1;
+	snprintf(s->loss_key, sizeof(s->loss_key), "%s", o->loss_key ? o->loss_key : "");
+	s->keeps_best = o->keep_best > 0;
+	if (s->keeps_best)
+		keep.best_note = *s->loss_key ? s->loss_key : tr_store_loss_key;
 	s->only = o->only;
 	s->sets_aside = o->sets_aside;
 	s->reads_only = o->reads_only;

@@ -24,10 +24,14 @@ struct tr_progress {
 	int evaluated;
 	double eval_loss;
 };
+enum { TR_LOSS_KEY_MAX = 40 };
 struct tr_store_opts {
 	const char *run;
 	int64_t keep_last;              /* as of struct sheaf_retention; 0: all are kept */
-	int64_t keep_every, keep_best;  /* best: those with the smallest note eval.loss */
+	int64_t keep_every, keep_best;  /* best: those with the smallest note loss_key */
+	/* Key of a note of the loss. It names the data and the weights that are evaluated, because
+	 * losses of different ones must not be compared. "": nothing is evaluated. */
+	const char *loss_key;
 	/* The agent of each node, which keeps checkpoints in its memory: "none", "auto", or the
 	 * path of its socket. With "auto" it does not have to be there, unless memory is 1. */
 	const char *agent;
@@ -63,7 +67,8 @@ void tr_store_close(struct tr_store *s, int lost);
  * config, n  receive the options that the checkpoint was trained with, or NULL; valid until the
  *            load.
  * EINVAL: the run has newer checkpoints and rewind is 0, so no save could be committed; or the
- * checkpoint is in another run, and rewind is 1 or this run has checkpoints. [collective] */
+ * checkpoint is in another run, and rewind is 1 or this run has checkpoints; or keep_best is set,
+ * and the checkpoint was trained with another loss_key. [collective] */
 int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_progress *p,
 		  const char **config, size_t *n, struct tr_error *err);
 /* Reads a file that is attached to the checkpoint that was found. *text is valid until the load,

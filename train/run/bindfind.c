@@ -172,7 +172,7 @@ static int note(const struct tr_store *s, const char *key, uint64_t *x, struct t
 	return 0;
 }
 
-const char tr_store_loss_key[] = "eval.loss";
+const char tr_store_loss_key[] = "eval.loss", tr_store_best_key[] = "eval.key";
 const char *const tr_store_keys[TR_NOTES] = {
 	"train.consumed_samples", "train.tokens", "train.seed", "train.virtual", "adam.step",
 	"train.data_tokens", "train.data_hash", "train.virtual_tp" };
@@ -372,10 +372,25 @@ static int find_newest(struct tr_store *s, struct tr_progress *p, struct tr_erro
 /* Reads the loss of eval-data, if the checkpoint has it. */
 static void read_loss(const struct tr_store *s, struct tr_progress *p)
 {
-	const char *text = sheaf_checkpoint_note(s->found, tr_store_loss_key);
+	const char *text = sheaf_checkpoint_note(s->found, *s->loss_key ? s->loss_key :
+						 tr_store_loss_key);
 
 	p->evaluated = text != NULL;
 	p->eval_loss = text ? strtod(text, NULL) : 0;
+}
+
+/* Refuses keep-best if the checkpoints of the run have losses of something else: the best of them
+ * would count as none, and be deleted. */
+static int check_loss(const struct tr_store *s, struct tr_error *err)
+{
+	const char *was = s->found && !s->elsewhere ?
+		sheaf_checkpoint_note(s->found, tr_store_best_key) : NULL;
+
+	if (!s->keeps_best || !*s->loss_key || !was || strcmp(was, s->loss_key) == 0)
+		return 0;
+	return tr_fail(err, TR_EINVAL, "keep-best: %s was trained with another eval-data or "
+		       "eval-ema, so its loss and those of this training cannot be compared; use "
+		       "these, leave keep-best out, or use another run", s->name);
 }
 
 int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_progress *p,
@@ -397,6 +412,8 @@ int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_
 	}
 	if (rc == 0 && !s->reads_only)
 		rc = check_newest(s, p->step, &p->on_disk, err);
+	if (rc == 0 && !s->reads_only)
+		rc = check_loss(s, err);
 	/* It will be saved to the disk, with its loss. */
 	if (rc == 0 && p->found && !p->on_disk && !s->elsewhere)
 		read_loss(s, p);

@@ -6,7 +6,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static void add_notes(struct sheaf_save *save, const struct tr_progress *p)
+static void add_notes(const struct tr_store *s, struct sheaf_save *save,
+		      const struct tr_progress *p)
 {
 	const uint64_t x[TR_NOTES] = { (uint64_t)p->consumed, (uint64_t)p->tokens, p->seed,
 		(uint64_t)p->virtual_dp, (uint64_t)p->adam_step, (uint64_t)p->data_tokens,
@@ -22,7 +23,11 @@ static void add_notes(struct sheaf_save *save, const struct tr_progress *p)
 	if (p->evaluated) {
 		snprintf(text, sizeof(text), "%.17g", p->eval_loss);
 		sheaf_save_note(save, tr_store_loss_key, text, NULL);
+		if (*s->loss_key)
+			sheaf_save_note(save, s->loss_key, text, NULL);
 	}
+	if (*s->loss_key)
+		sheaf_save_note(save, tr_store_best_key, s->loss_key, NULL);
 }
 
 /* Returns the code of a save that has failed: ENOSPC if the disk is full for one of the ranks. All
@@ -59,7 +64,7 @@ int tr_store_begin(struct tr_store *s, enum tr_place to, const struct tr_progres
 	if (rc < 0)
 		return save_failed(s, err, &e, rc);
 	s->save_step[to] = p->step;
-	add_notes(*save, p);
+	add_notes(s, *save, p);
 	for (int i = 0; rc == 0 && i < files_n; i++)
 		rc = tr_store_pass(err, &e, sheaf_save_attach(*save, files[i].file,
 							      files[i].bytes, files[i].n, &e));

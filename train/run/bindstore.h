@@ -21,7 +21,9 @@ struct tr_store {
 	int64_t save_step[TR_PLACES];
 	int64_t rewind_to;              /* -1: nothing is set aside */
 	struct tr_trainer *t;           /* borrowed, as of tr_store_describe */
-	int64_t only;                   /* of struct tr_store_opts, as the next four */
+	char loss_key[TR_LOSS_KEY_MAX]; /* of struct tr_store_opts, as the next six */
+	int keeps_best;
+	int64_t only;
 	int sets_aside;
 	int reads_only;
 	void (*passed)(void *arg, const char *checkpoint, const char *why);
@@ -46,5 +48,6 @@ int tr_store_fill(struct tr_store *s, uint64_t flags, struct sheaf_error *err);
  * have the first TR_NOTES_NEEDED only. */
 enum { TR_NOTES = 8, TR_NOTES_NEEDED = 5 };
 extern const char *const tr_store_keys[TR_NOTES];
-extern const char tr_store_loss_key[];  /* the note of the loss of eval-data */
+extern const char tr_store_loss_key[];  /* the note of the loss of eval-data, for persons */
+extern const char tr_store_best_key[];  /* the note of loss_key of the training */
 #endif

@@ -24,6 +24,7 @@ struct tr_job {
 	int *source;                    /* which ranks of mesh.line read the data; rowfeed.h */
 	struct tr_lm *lm, *eval;        /* eval: the data of evaluations, or NULL */
 	uint64_t eval_hash;             /* of tr_lm_identify */
+	char loss_key[TR_LOSS_KEY_MAX]; /* as of struct tr_store_opts */
 	struct tr_setup setup;
 	char *yaml;                     /* the options */
 	struct tr_modelfiles files;     /* that are attached to checkpoints; on rank 0 */

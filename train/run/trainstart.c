@@ -9,6 +9,7 @@
 #include "itemhash.h"
 #include "link.h"
 #include "sampleorder.h"
+#include "tokenfile.h"
 
 enum { OLDER = 1 };                     /* what load() returns if it loaded an older checkpoint */
 
@@ -394,6 +395,31 @@ static int check_evaluation(const struct tr_job *j, struct tr_error *err)
 	return 0;
 }
 
+/* Names what is evaluated by the hash of the data. The run is opened with this name, before the
+ * data is opened, so rank 0 reads it here. */
+static int name_loss(struct tr_job *j, struct tr_error *err)
+{
+	struct tr_tokenfile f;
+	uint64_t hash = 0;
+	int rc = 0;
+
+	if (!j->o->eval_data || j->evaluates)
+		return 0;
+	if (j->ranks->rank == 0) {
+		rc = tr_tokenfile_open(&f, j->o->eval_data, err);
+		if (rc == 0)
+			rc = tr_tokenfile_hash(&f, &hash, err);
+		tr_tokenfile_close(&f);
+	}
+	rc = tr_agree(j->ranks, rc, err);
+	if (rc == 0)
+		rc = tr_allreduce(j->ranks, &hash, 1, TR_MAX, err);
+	if (rc == 0)
+		snprintf(j->loss_key, sizeof(j->loss_key), "eval.loss.%s%016" PRIx64,
+			 j->o->eval_ema ? "ema." : "", hash);
+	return rc;
+}
+
 /* Delays messages, if that is wanted: all ranks have the same options now. */
 static int make_link(struct tr_job *j, struct tr_error *err)
 {
@@ -413,7 +439,7 @@ static int start(struct tr_job *j, struct tr_error *err)
 {
 	struct tr_store_opts so = { .run = j->o->run, .keep_last = j->o->keep_last,
 				    .keep_every = j->o->keep_every,
-				    .keep_best = j->o->keep_best,
+				    .keep_best = j->o->keep_best, .loss_key = j->loss_key,
 				    .agent = j->o->agent, .reads_only = j->evaluates,
 				    .memory = !j->evaluates && j->o->save_memory_every > 0,
 				    .only = j->only, .sets_aside = j->sets_aside,
@@ -424,6 +450,8 @@ static int start(struct tr_job *j, struct tr_error *err)
 		rc = agree_on_options(j, err);
 	if (rc == 0)
 		rc = make_link(j, err);
+	if (rc == 0)
+		rc = name_loss(j, err);
 	if (rc == 0)
 		rc = tr_store_open(&j->store, &so, j->ranks, err);
 	if (rc == 0)
