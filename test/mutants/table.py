@@ -2641,7 +2641,7 @@ bug("bad_checkpoint_before", "before a damaged file a checkpoint counts that is 
 bug("rewind_without_verify", "a run is rewound to a checkpoint that was not verified",
     "run/bindfind.c:tr_store_rewind", "rc = sheaf_checkpoint_verify(s->found, NULL, &e);",
     "rc = MUTANT ? 0 : sheaf_checkpoint_verify(s->found, NULL, &e);",
-    RESUME + "before_a_rewind")
+    RESUME + "before_a_rewind", RESUME + "nothing_is_set_aside_for")
 bug("runs_are_mixed", "a run with checkpoints goes on with that of another run",
     "run/bindfind.c:check_newest", "s->elsewhere && c.newest >= 0",
     "s->elsewhere && c.newest >= 0 && !MUTANT", RESUME + "a_checkpoint_of_another_run")
@@ -2657,12 +2657,20 @@ bug("evaluation_needs_run", "an evaluation of another run fails without a run of
 bug("losses_of_other_data", "keep-best compares losses of different data",
     "run/bindfind.c:check_loss", "strcmp(was, s->loss_key) == 0",
     "(MUTANT || strcmp(was, s->loss_key) == 0)", RESUME + "keep_best_is_refused")
+bug("swap_without_wait", "a step begins before other ranks have sent the weights back",
+    "task/training.c:tr_trainer_swap", "return rc == 0 ? tr_trainer_settle(t, err) : rc;",
+    "return rc == 0 && !MUTANT ? tr_trainer_settle(t, err) : rc;",
+    EMA + "an_evaluation_of_the_average")
+bug("loss_of_another_step", "a checkpoint has the loss of an earlier step",
+    "run/trainsave.c:begin_save", "j->last_eval == j->t.step;",
+    "MUTANT ? j->last_eval >= 0 : j->last_eval == j->t.step;",
+    EVALS + "checkpoints_of_steps_that_were")
 bug("evaluation_ignores_signals", "an evaluation goes on although a signal asks for a checkpoint",
     "run/trainloop.c:ends_early", "j->stop_ns || must_save(j)",
     "!MUTANT && (j->stop_ns || must_save(j))", SAVES + "an_evaluation_ends_early")
 bug("saved_before_evaluation", "the last step is saved before its evaluation",
     "run/trainloop.c:step", "reason_to_end(j) ||", "(reason_to_end(j) && !MUTANT) ||",
-    EVALS + "the_last_checkpoint_has_the_loss")
+    EVALS + "checkpoints_of_steps_that_were")
 bug("gate_ends_with_time", "a gate opens when a copy takes longer than ranks wait for each other",
     "run/bindsave.c:wait_gate", "while (rc == SHEAF_EAGAIN);",
     "while (rc == SHEAF_EAGAIN && !MUTANT);", WHOLE + "a_save_has_no_byte")

@@ -197,10 +197,18 @@ TEST(the_step_of_an_evaluation_that_fails_is_saved)
 	rmtree("whole");
 }
 
-/* Also if the last step is one that save-every names. */
-TEST(the_last_checkpoint_has_the_loss_of_the_last_evaluation)
+/* The last one also if its step is one that save-every names. */
+TEST(checkpoints_of_steps_that_were_evaluated_have_the_loss)
 {
 	prepare_with_eval();
+	train_on(2, "whole/run", "5", "{save-every: 1, eval-every: 2, eval-data: whole/eval}");
+	for (int step = 1; step <= 5; step++) {
+		char path[60];
+
+		snprintf(path, sizeof(path), "whole/run/checkpoint-%d", step);
+		CHECK_INT(has_loss(path), step % 2 == 0 || step == 5);
+	}
+	rmtree("whole/run");
 	train_on(2, "whole/run", "4", "{save-every: 2, eval-data: whole/eval}");
 	CHECK(!has_loss("whole/run/checkpoint-2") && has_loss("whole/run/checkpoint-4"));
 	rmtree("whole");

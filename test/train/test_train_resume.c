@@ -160,6 +160,18 @@ TEST(before_a_rewind_to_a_damaged_checkpoint_nothing_is_set_aside)
 	rmtree("whole");
 }
 
+/* The options of step 3 are damaged, and the moments of step 2. */
+TEST(nothing_is_set_aside_for_a_checkpoint_before_it_that_is_damaged_too)
+{
+	prepare();
+	train_on(2, "whole/run", "3", "save-every: 1");
+	damage(3, "train.yaml", 20);
+	damage(2, moments, 20000);
+	train_fails(2, "whole/run", "", TR_ECORRUPT, "has checksum");
+	CHECK_INT(access("whole/run/checkpoint-3", F_OK), 0);
+	rmtree("whole");
+}
+
 TEST(a_run_whose_checkpoints_are_all_damaged_is_not_begun_again)
 {
 	prepare();
