@@ -180,7 +180,7 @@ def usage(w):
     none, wrong, asked = (subprocess.run([w.program] + more, capture_output=True, text=True)
                           for more in ([], ["fly"], ["--help"]))
     w.claims.check(none.returncode == 2 and not none.stdout and "usage:" in none.stderr and
-                   len(none.stderr.splitlines()) == 7 and wrong.returncode == 2 and
+                   len(none.stderr.splitlines()) == 8 and wrong.returncode == 2 and
                    wrong.stderr == "sheaf-train: fly: there is no such command\n" + none.stderr,
                    "without a command the usage is on stderr, with status 2", none.stderr)
     w.claims.check(asked.returncode == 0 and not asked.stderr and "KEYs:" in asked.stdout,

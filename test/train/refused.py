@@ -7,6 +7,7 @@ usage: refused.py SHEAF-TRAIN MPIRUN MPI-WITHOUT-THREADS
 """
 import json
 import os
+import re
 import resource
 import struct
 import subprocess
@@ -398,6 +399,17 @@ def masked(w):
         "AT", w.at) in message(done), "data without a target has no loss", done.stderr)
 
 
+def questions(w):
+    version = r"sheaf-train \d+\.\d+\.\d+\n$"
+    for args, words in ((("--version",), version), (("-V",), version), (("help",), "usage: "),
+                        (("-h",), "usage: "), (("--help",), "usage: "),
+                        (("run", "--help"), "usage: "), (("plot", "-h"), "usage: "),
+                        (("eval", "config.yaml", "--help"), "usage: ")):
+        done = w.call(*args)
+        w.claims.check(done.returncode == 0 and re.match(words, done.stdout) and not done.stderr,
+                       "%s is answered" % " ".join(args), done.stdout, done.stderr)
+
+
 def not_a_number(w):
     """A training that diverges, and saves after each step."""
     done = w.run({"run": "AT/diverges", "lr": 1000, "clip": 0, "steps": 100, "save-every": 1},
@@ -424,6 +436,7 @@ def main():
         no_events(w)
         printed(w)
         masked(w)
+        questions(w)
         not_a_number(w)
         return w.claims.end()
 

@@ -17,6 +17,11 @@ _Static_assert((int)TR_EINVAL == SHEAF_EINVAL && (int)TR_ENOMEM == SHEAF_ENOMEM 
 	       (int)TR_ELOST == SHEAF_ELOST && (int)TR_EDIVERGED == SHEAF_EDIVERGED &&
 	       (int)TR_EFAILED == SHEAF_EFAILED, "codes are those of sheaf.h");
 
+int tr_library_version(void)
+{
+	return sheaf_version();
+}
+
 const char *tr_code_name(int code)
 {
 	const char *name = code == TR_ENAN ? "ENAN" : code == TR_ENOSPC ? "ENOSPC" :

@@ -48,6 +48,8 @@ struct tr_store_opts {
 	void (*passed)(void *arg, const char *checkpoint, const char *why);
 	void *arg;
 };
+/* Returns the version of the library, 10000 * major + 100 * minor + patch. */
+int tr_library_version(void);
 /* Returns the name of a code, such as "EIO". The text is static. */
 const char *tr_code_name(int code);
 

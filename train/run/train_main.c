@@ -39,7 +39,8 @@ static void usage(FILE *to)
 	      "[--events FILE]\n"
 	      "       sheaf-train plan CONFIG [--KEY VALUE ...] [--json]\n"
 	      "       sheaf-train plot RUN... [-o FILE]\n"
-	      "       sheaf-train data IN... -o FILE [-j N] [--tokenizer bytes]\n", to);
+	      "       sheaf-train data IN... -o FILE [-j N] [--tokenizer bytes]\n"
+	      "       sheaf-train help | --version\n", to);
 }
 
 static void help(FILE *to)
@@ -497,8 +498,38 @@ static int data(int argc, char **argv)
 	return fflush(stdout) == 0 ? 0 : EXIT_TROUBLE;
 }
 
+/* Prints the help, or the version. */
+static int answer(const char *question)
+{
+	int version = tr_library_version();
+
+	if (strcmp(question, "--version") == 0 || strcmp(question, "-V") == 0)
+		printf("sheaf-train %d.%d.%d\n", version / 10000, version / 100 % 100,
+		       version % 100);
+	else
+		help(stdout);
+	return fflush(stdout) == 0 ? 0 : EXIT_TROUBLE;
+}
+
+/* Returns whether an argument asks for the help of all commands. */
+static int asks_for_help(const char *arg)
+{
+	return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
+}
+
+static int is_question(const char *arg)
+{
+	return asks_for_help(arg) || strcmp(arg, "help") == 0 || strcmp(arg, "--version") == 0 ||
+		strcmp(arg, "-V") == 0;
+}
+
 int main(int argc, char **argv)
 {
+	if (argc > 1 && is_question(argv[1]))
+		return answer(argv[1]);
+	for (int i = 2; i < argc; i++)
+		if (asks_for_help(argv[i]))
+			return answer(argv[i]);
 	if (argc > 1 && strcmp(argv[1], "run") == 0)
 		return run(argc - 2, argv + 2, 0);
 	if (argc > 1 && strcmp(argv[1], "eval") == 0)
@@ -509,10 +540,6 @@ int main(int argc, char **argv)
 		return plot(argc - 2, argv + 2);
 	if (argc > 1 && strcmp(argv[1], "data") == 0)
 		return data(argc - 2, argv + 2);
-	if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-		help(stdout);
-		return fflush(stdout) == 0 ? 0 : EXIT_TROUBLE;
-	}
 	if (argc > 1)
 		fprintf(stderr, "sheaf-train: %s: there is no such command\n", argv[1]);
 	usage(stderr);
