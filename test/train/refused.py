@@ -123,6 +123,13 @@ def wrong_options(w):
                        all(word in lines[0] for word in words) and
                        not os.path.exists(w.path("run")),
                        "%s is refused" % json.dumps(options), done.returncode, done.stderr)
+    for args, words in ((["--sp", "yes"], "--sp: it must be true or false, not 'yes'"),
+                        (["--shuffle", "0"], "--shuffle: it must be true or false, not '0'"),
+                        (["--rewind", "TRUE"], "--rewind: it must be true or false, not 'TRUE'"),
+                        (["--sp", "other.yaml"], "config.yaml: there is a CONFIG already")):
+        done = w.call("run", *args, w.config({}))
+        w.claims.check(done.returncode == 2 and words in done.stderr and
+                       not os.path.exists(w.path("run")), "%s is refused" % args, done.stderr)
     done = w.run({"batch": 0}, "--lr", "fast", "--json", env=no_mpi)
     w.claims.check([json.loads(line) for line in done.stdout.splitlines()] == [
         {"event": "error", "code": "EINVAL", "rank": 0,

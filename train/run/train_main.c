@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -169,6 +170,18 @@ static void catch_signals(const struct tr_opts *o)
 
 /* ---- run ---- */
 
+/* Returns whether the argument behind a switch is meant as its value: true or false, or a word that
+ * tr_opts_set refuses. Any other one is the next argument, such as CONFIG. */
+static int means_yes_or_no(const char *value)
+{
+	static const char *const words[] = { "true", "false", "yes", "no", "on", "off", "0", "1" };
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+		if (strcasecmp(value, words[i]) == 0)
+			return 1;
+	return 0;
+}
+
 /* Sets the option of --KEY VALUE or --KEY=VALUE. A switch needs no value. Returns the number of
  * arguments that this took. */
 static int take_flag(struct command *c, int argc, char **argv, struct tr_error *err)
@@ -183,8 +196,7 @@ static int take_flag(struct command *c, int argc, char **argv, struct tr_error *
 		c->events = value;
 		return taken;
 	}
-	if (!equals && tr_opts_is_switch(key) &&
-	    (!value || (strcmp(value, "true") != 0 && strcmp(value, "false") != 0))) {
+	if (!equals && tr_opts_is_switch(key) && !(value && means_yes_or_no(value))) {
 		value = "true";
 		taken = 1;
 	}
