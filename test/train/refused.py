@@ -406,6 +406,16 @@ def masked(w):
         "AT", w.at) in message(done), "data without a target has no loss", done.stderr)
 
 
+def above(w):
+    """micro-batch is above the samples that a rank has."""
+    for micro, said in ((48, ""), (49, "micro-batch 49 is above the 48 samples that a rank has in "
+                                   "a step, so it is 48")):
+        done = w.run({"run": "AT/micro", "micro-batch": micro, "steps": 1})
+        w.claims.check(done.returncode == 0 and message(done) == said,
+                       "micro-batch %d of 48 samples: %s" % (micro, said or "nothing is said"),
+                       done.stderr)
+
+
 def questions(w):
     version = r"sheaf-train \d+\.\d+\.\d+\n$"
     for args, words in ((("--version",), version), (("-V",), version), (("help",), "usage: "),
@@ -444,6 +454,7 @@ def main():
         printed(w)
         masked(w)
         questions(w)
+        above(w)
         not_a_number(w)
         return w.claims.end()
 

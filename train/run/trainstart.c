@@ -434,6 +434,21 @@ static int make_link(struct tr_job *j, struct tr_error *err)
 	return rc;
 }
 
+/* Checks the options, and says if micro-batch is above what a rank has, as it may be in a file that
+ * is used with several meshes. */
+static int check_options(struct tr_job *j, struct tr_error *err)
+{
+	struct tr_opts *o = j->o;
+	int64_t micro_batch = o->micro_batch;
+	int rc = tr_opts_check(o, j->ranks->n, err);
+
+	if (rc == 0 && micro_batch > o->micro_batch && j->ranks->rank == 0)
+		fprintf(stderr, "sheaf-train: micro-batch %" PRId64 " is above the %" PRId64
+			" samples that a rank has in a step, so it is %" PRId64 "\n", micro_batch,
+			o->micro_batch, o->micro_batch);
+	return rc;
+}
+
 /* Does what tr_job_start says, or returns OLDER as load() does. */
 static int start(struct tr_job *j, struct tr_error *err)
 {
@@ -459,7 +474,7 @@ static int start(struct tr_job *j, struct tr_error *err)
 	if (rc == 0)
 		rc = tr_agree(j->ranks, find_checkpoint(j, err), err);
 	if (rc == 0)
-		rc = tr_agree(j->ranks, tr_opts_check(j->o, j->ranks->n, err), err);
+		rc = tr_agree(j->ranks, check_options(j, err), err);
 	if (rc == 0 && j->evaluates)
 		rc = tr_agree(j->ranks, check_evaluation(j, err), err);
 	if (rc == 0)
