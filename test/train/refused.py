@@ -20,7 +20,7 @@ sys.path.insert(0, os.path.join(ROOT, "test", "golden"))
 import reader  # noqa: E402
 
 BASE = {"model": "train/models/t0.json", "seq": 37, "batch": 48, "steps": 10, "data": "AT/data",
-        "run": "AT/run", "eval-data": None}
+        "run": "AT/run", "eval-data": None, "save-every": 1000}
 # Options that are wrong, and words that the message must have: of both options, if two clash.
 WRONG = (
     ({"learning-rate": 1}, "learning-rate: there is no such option"),
@@ -416,6 +416,14 @@ def above(w):
                        done.stderr)
 
 
+def unsaved(w):
+    for every, said in (1000, 0), (None, 1):
+        done = w.run({"run": "AT/unsaved", "steps": 1, "save-every": every})
+        w.claims.check(done.returncode == 0 and done.stderr.count(
+            "nothing is saved before the last step") == said,
+            "save-every %s: %s is said" % (every, "it" if said else "nothing"), done.stderr)
+
+
 def questions(w):
     version = r"sheaf-train \d+\.\d+\.\d+\n$"
     for args, words in ((("--version",), version), (("-V",), version), (("help",), "usage: "),
@@ -454,6 +462,7 @@ def main():
         printed(w)
         masked(w)
         questions(w)
+        unsaved(w)
         above(w)
         not_a_number(w)
         return w.claims.end()

@@ -22,6 +22,17 @@ static void say_changed(struct tr_job *j)
 		tr_say(j->events, "changed: %s", line);
 }
 
+/* Says that nothing is saved before the end. */
+static void say_unsaved(const struct tr_job *j)
+{
+	const struct tr_opts *o = j->o;
+
+	if (!j->evaluates && !o->save_every && !o->save_memory_every && j->ranks->rank == 0)
+		fprintf(stderr, "sheaf-train: nothing is saved before the last step, and a job "
+			"that is killed loses its steps; set save-every, or send SIGUSR1 to "
+			"save\n");
+}
+
 int tr_tell_start(struct tr_job *j, struct tr_error *err)
 {
 	const struct tr_opts *o = j->o;
@@ -53,6 +64,7 @@ int tr_tell_start(struct tr_job *j, struct tr_error *err)
 	       j->progress.step, j->progress.found ? " of " : "",
 	       j->progress.found ? tr_store_found(j->store) : "");
 	say_changed(j);
+	say_unsaved(j);
 	return 0;
 }
 
