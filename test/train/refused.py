@@ -382,6 +382,11 @@ def printed(w):
     w.claims.check(done.returncode == 0 and "of eval-data" in done.stdout and
                    not os.path.exists(w.path("absent")),
                    "eval needs no run where resume names another checkpoint", done.stderr)
+    for resume, words in ("AT/absent@3", "no run directory here"), ("AT/good", "use RUN@STEP"):
+        done = w.run({"run": "AT/handed", "resume": resume})
+        w.claims.check(done.returncode in (1, 2) and words in message(done) and
+                       "sheaf_" not in message(done) and "SHEAF_" not in message(done),
+                       "resume %s is refused without words of the API" % resume, done.stderr)
     done = w.run({"run": "AT/handed", "resume": "AT/handed@7"}, "--print-config")
     w.claims.check(done.returncode == 2 and "no step 7" in message(done) and not done.stdout,
                    "a checkpoint that does not exist has no options to print", done.stderr)

@@ -2,6 +2,7 @@
 /* Options: from YAML, flags and checkpoints; what is refused; what reproduces a run. */
 #include "t.h"
 
+#include "bind.h"
 #include "trainopts.h"
 
 static int read_text(struct tr_opts *o, const char *text, enum tr_source source,
@@ -271,6 +272,31 @@ TEST(what_is_left_out_follows_from_the_ranks)
 	CHECK_INT(tr_opts_check(&o, 5, &err), TR_EINVAL);       /* 5 does not divide 24 */
 	CHECK(strstr(err.msg, "mesh dp=5") && strstr(err.msg, "batch 24"));
 	tr_opts_release(&o);
+}
+
+TEST(messages_of_the_library_have_the_words_of_the_trainer)
+{
+	static const char *const message[][2] = {
+		{ "r: no run directory here (SHEAF_RUN_CREATE makes one): No such file",
+		  "r: no run directory here: No such file" },
+		{ "step 3: at least one rank is still writing; commit again",
+		  "step 3: at least one rank is still writing" },
+		{ "late; see the scheduler's log, or raise opts.timeout_ms",
+		  "late; see the scheduler's log, or raise timeout-ms" },
+		{ "nothing of the library", "nothing of the library" },
+	};
+	char text[200], small[60] = "r: opts.memory_tier.agent and more";
+
+	for (size_t i = 0; i < sizeof(message) / sizeof(message[0]); i++) {
+		snprintf(text, sizeof(text), "%s", message[i][0]);
+		tr_store_words(text, sizeof(text));
+		CHECK_STR(text, message[i][1]);
+	}
+	tr_store_words(small, sizeof(small));
+	CHECK_STR(small, "r: agent and more");
+	snprintf(small, sizeof(small), "12345678901234567890 (see opts.resume_attempts_max)");
+	tr_store_words(small, sizeof(small));
+	CHECK_STR(small, "12345678901234567890; if this goes on, resume from an earli");
 }
 
 TEST(the_printed_options_reproduce_the_run)

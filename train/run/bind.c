@@ -35,8 +35,10 @@ int tr_store_pass(struct tr_error *err, const struct sheaf_error *from, int code
 	if (code >= 0)
 		return code;
 	tr_fail(err, code, "%s", from->msg);
-	if (err)
+	if (err) {
+		tr_store_words(err->msg, sizeof(err->msg));
 		err->rank = from->rank;
+	}
 	return code;
 }
 

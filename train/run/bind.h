@@ -53,6 +53,10 @@ int tr_library_version(void);
 /* Returns the name of a code, such as "EIO". The text is static. */
 const char *tr_code_name(int code);
 
+/* Replaces the words of the API of the library in a message by those of the trainer.
+ * size  of the memory at msg */
+void tr_store_words(char *msg, size_t size);
+
 /* Opens the run, and makes it if it does not exist, unless the store only reads. [collective] */
 int tr_store_open(struct tr_store **s, const struct tr_store_opts *o, struct tr_ranks *ranks,
 		  struct tr_error *err);

@@ -17,9 +17,12 @@ enum { OLDER = 1 };                     /* what load() returns if it loaded an o
 static void log_line(void *arg, int level, const char *line)
 {
 	const struct tr_job *j = arg;
+	char own[1024];
 
+	snprintf(own, sizeof(own), "%s", line);
+	tr_store_words(own, sizeof(own));
 	if (level <= 1 && j->ranks->rank == 0)
-		fprintf(stderr, "sheaf-train: %s\n", line);
+		fprintf(stderr, "sheaf-train: %s\n", own);
 }
 
 /* Keeps the name of a checkpoint that was passed over, for the event `start`. */
