@@ -7,6 +7,8 @@ usage: plot.py SHEAF-TRAIN
 import json
 import math
 import os
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -221,6 +223,14 @@ def check_odd(w):
     w.refuses("no run", "1 to 8 runs, not 0")
     w.refuses("nine runs", "1 to 8 runs, not 9", *["cut.jsonl"] * 9)
     w.refuses("an option that does not exist", "no such option", "cut.jsonl", "--events")
+    limit = (1000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    done = subprocess.run([w.program, "plot", "short.jsonl", "-o", "part.svg"], cwd=w.at,
+                          capture_output=True, text=True, timeout=60, preexec_fn=lambda: (
+                              signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+                              resource.setrlimit(resource.RLIMIT_FSIZE, limit)))
+    w.claims.check(done.returncode == 2 and "part.svg: File too large" in done.stderr and
+                   not os.path.exists(w.path("part.svg")), "no part of a picture stays",
+                   done.stderr)
     w.refuses("an output that cannot be written", "empty", "short.jsonl", "-o", "empty")
 
 

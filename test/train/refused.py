@@ -184,6 +184,10 @@ def prepare(w):
     tokens_file(w.path("large-ids"), [i % 600 for i in range(5000)])
     tokens_file(w.path("cut"), [1] * 5000, cut=6000)
     open(w.path("empty"), "wb").close()
+    with open(w.path("list.json"), "w", encoding="ascii") as f:
+        f.write("[1]")
+    tensors_file(w.path("short"), {"tokens": ("U16", [5000], bytes(10000)), "documents": (
+        "I64", [2], struct.pack("<2q", 0, 4999))})
     with open(w.path("text"), "w", encoding="ascii") as f:
         f.write("no tokens, but text\n" * 500)
     done = w.run({"run": "AT/good", "steps": 2, "save-every": 1})
@@ -250,6 +254,10 @@ BROKEN = (
      "AT/other-kind/config.json: its model_type is neither", "its model_type is neither"),
     ("a config.json that is no JSON", {"model": "AT/no-json", "init": "model"}, 1, 1,
      "AT/no-json/config.json: line 1: not the JSON of a model", "not the JSON of a model"),
+    ("a config.json that is a list", {"model": "AT/list.json"}, 1, 1,
+     "AT/list.json: not the JSON of a model, which is an object", "not the JSON of a model"),
+    ("documents that end before the last token", {"data": "AT/short"}, 1, 1,
+     "AT/short: documents end with token 4999, and the file has 5000", "documents end with token"),
     ("a model without a tensor", {"model": "AT/no-tensor", "init": "model"}, 1, 1,
      "AT/no-tensor are not those of its config.json: AT/no-tensor: no tensor",
      "are not those of its config.json"),

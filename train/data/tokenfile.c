@@ -147,6 +147,42 @@ out:
 	return rc;
 }
 
+/* Reads where documents [first, first + n) begin. The number of documents stands for the end. */
+static int read_documents(const struct tr_tokenfile *f, int64_t first, int64_t n, int64_t *begin,
+			  struct tr_error *err)
+{
+	unsigned char bytes[8 * DOCUMENTS_AT_ONCE];
+	int rc = read_all(f, bytes, (size_t)n * 8, f->documents_at + first * 8, err);
+
+	for (int64_t i = 0; rc == 0 && i < n; i++) {
+		uint64_t x = 0;
+
+		for (int b = 7; b >= 0; b--)
+			x = x << 8 | bytes[8 * i + b];
+		begin[i] = (int64_t)x;
+		if (x > (uint64_t)f->n || (first + i == 0 && x) || (i && begin[i] < begin[i - 1]))
+			return tr_fail(err, TR_EFORMAT, "%s: documents[%" PRId64 "] is %" PRIu64
+				       ", which is not in order from 0 to %" PRId64 "; make it "
+				       "again", f->path, first + i, x, f->n);
+	}
+	return rc;
+}
+
+/* Checks that the documents begin with the first token and end with the last. Those between are
+ * checked when they are read. */
+static int check_documents(const struct tr_tokenfile *f, struct tr_error *err)
+{
+	int64_t begin;
+	int rc = f->documents_at < 0 ? 0 : read_documents(f, 0, 1, &begin, err);
+
+	if (rc == 0 && f->documents_at >= 0)
+		rc = read_documents(f, f->documents, 1, &begin, err);
+	if (rc == 0 && f->documents_at >= 0 && begin != f->n)
+		rc = tr_fail(err, TR_EFORMAT, "%s: documents end with token %" PRId64 ", and the "
+			     "file has %" PRId64 "; make it again", f->path, begin, f->n);
+	return rc;
+}
+
 int tr_tokenfile_open(struct tr_tokenfile *f, const char *path, struct tr_error *err)
 {
 	int rc;
@@ -158,6 +194,8 @@ int tr_tokenfile_open(struct tr_tokenfile *f, const char *path, struct tr_error 
 	rc = f->fd < 0 ? tr_fail(err, errno == ENOENT ? TR_ENOENT : TR_EIO, "%s: %s", path,
 				 strerror(errno)) :
 		read_header(f, err);
+	if (rc == 0)
+		rc = check_documents(f, err);
 	if (rc == 0 && f->n < 2)
 		rc = tr_fail(err, TR_EINVAL, "%s: it has %" PRId64 " tokens, and the smallest "
 			     "sample needs 2", path, f->n);
@@ -223,27 +261,6 @@ int tr_tokenfile_mask(const struct tr_tokenfile *f, int64_t first, int64_t n, ui
 			rc = tr_fail(err, TR_EFORMAT, "%s: mask[%" PRId64 "] is %d, and must be 1, "
 				     "where the token counts as a target, or 0; make it again",
 				     f->path, first + i, mask[i]);
-	return rc;
-}
-
-/* Reads where documents [first, first + n) begin. The number of documents stands for the end. */
-static int read_documents(const struct tr_tokenfile *f, int64_t first, int64_t n, int64_t *begin,
-			  struct tr_error *err)
-{
-	unsigned char bytes[8 * DOCUMENTS_AT_ONCE];
-	int rc = read_all(f, bytes, (size_t)n * 8, f->documents_at + first * 8, err);
-
-	for (int64_t i = 0; rc == 0 && i < n; i++) {
-		uint64_t x = 0;
-
-		for (int b = 7; b >= 0; b--)
-			x = x << 8 | bytes[8 * i + b];
-		begin[i] = (int64_t)x;
-		if (x > (uint64_t)f->n || (first + i == 0 && x) || (i && begin[i] < begin[i - 1]))
-			return tr_fail(err, TR_EFORMAT, "%s: documents[%" PRId64 "] is %" PRIu64
-				       ", which is not in order from 0 to %" PRId64 "; make it "
-				       "again", f->path, first + i, x, f->n);
-	}
 	return rc;
 }
 

@@ -105,8 +105,12 @@ int tr_model_config_read(struct tr_model_config *c, const char *text, size_t n, 
 	json_t *json = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
 	struct reading r = { .json = json, .name = name, .err = err };
 
-	if (!json_is_object(json)) {
+	if (json && !json_is_object(json)) {
 		json_decref(json);
+		return tr_fail(err, TR_EFORMAT, "%s: not the JSON of a model, which is an object; "
+			       "use a config.json of Hugging Face", name);
+	}
+	if (!json) {
 		return tr_fail(err, TR_EFORMAT, "%s: line %d: not the JSON of a model: %s; use a "
 			       "config.json of Hugging Face", name, why.line, why.text);
 	}

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -396,11 +397,18 @@ static int plan(int argc, char **argv)
 static int write_text(const char *path, const char *text, size_t n, struct tr_error *err)
 {
 	FILE *to = path ? fopen(path, "we") : stdout;
-	int good = to && fwrite(text, 1, n, to) == n;
+	int good = to && fwrite(text, 1, n, to) == n, rc;
+	struct stat st;
 
 	if (to)
 		good &= (path ? fclose(to) : fflush(to)) == 0;
-	return good ? 0 : tr_fail(err, TR_EIO, "%s: %s", path ? path : "stdout", strerror(errno));
+	if (good)
+		return 0;
+	rc = tr_fail(err, TR_EIO, "%s: %s", path ? path : "stdout", strerror(errno));
+	/* A part of a picture is none. */
+	if (to && path && stat(path, &st) == 0 && S_ISREG(st.st_mode))
+		unlink(path);
+	return rc;
 }
 
 /* Draws the whole picture before its file is opened: the file may be an older picture. */
