@@ -111,9 +111,12 @@ def stops(w, want):
                        "%s to a %s saves and stops, with status 0" % (sig.name, name), last,
                        first.err)
         then = train(w.program, w.mpirun, ranks, w.config, "--run", w.at(name), *args)
-        w.claims.check(then.of("start")[0]["step"] == last["step"] and
-                       {**first.trace(), **then.trace()} == want,
-                       "and the next job goes on as if nothing had been", then.err)
+        both = {**first.trace(), **then.trace()}
+        w.claims.check(then.of("start")[0]["step"] == last["step"] and both == want,
+                       "and the next job goes on as if nothing had been", last,
+                       then.of("start"), then.events[-1],
+                       ["step %d: %s, not %s" % (s, both.get(s), x) for s, x in want.items()
+                        if both.get(s) != x][:3], then.err)
 
 
 def too_late(w):
