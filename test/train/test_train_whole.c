@@ -159,7 +159,8 @@ TEST(a_run_that_cannot_be_saved_to_is_refused_before_the_training)
 	train_fails(2, "whole/run", "resume: none", TR_EINVAL, "the training begins with step 0");
 	train_fails(2, "whole/run", "resume: whole/run@1", TR_EINVAL, "rewind");
 	train_two("whole/other");
-	train_fails(2, "whole/run", "resume: whole/other@1", TR_EINVAL, "has step 2");
+	train_fails(2, "whole/run", "resume: whole/other@1", TR_EINVAL,
+		    "has checkpoints of its own, up to step 2");
 	rmtree("whole");
 }
 
