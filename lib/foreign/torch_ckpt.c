@@ -76,7 +76,8 @@ static int ckpt_add_box(struct shf_ckpt *c, struct whole *w, const struct shf_ck
 	return c->f->pieces.oom ? shf_ckpt_no_memory(c) : 0;
 }
 
-/* Finds the part of a rank, which must have this shape. */
+/* Finds the part of a rank, which must have this shape. shape NULL: any. A rank has one place in a
+ * tensor: if the metadata give it a second one, the values there would be those of the first. */
 static int find_part(struct shf_ckpt *c, struct whole *w, int64_t rank, const int64_t *shape,
                      struct shf_ckpt_part **out)
 {
@@ -91,6 +92,9 @@ static int find_part(struct shf_ckpt *c, struct whole *w, int64_t rank, const in
 	for (int32_t d = 0; d < w->ndim && shape; d++)
 		if (p->t.dims[d] != shape[d])
 			return shf_ckpt_bad(c, w->name, why);
+	snprintf(why, sizeof(why), "rank %" PRId64 " has two places in it", rank);
+	if (p->used)
+		return shf_ckpt_bad(c, w->name, why);
 	p->used = true;
 	if (!w->t.name) {
 		w->t = p->t;

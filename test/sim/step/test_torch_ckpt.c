@@ -14,7 +14,7 @@
 enum flaw {
 	SOUND, BARE /* no DTensor */, BOXES /* default_tensor_v1 */, STRIDED, NO_FILE, OTHER_SHAPE,
 	PLACEMENT, DIMENSION, MESH, RANK, LAYOUT, FORMAT, OLD, OVERLAP, LEAVES, NO_TENSOR, MORE,
-	OUTSIDE
+	OUTSIDE, TWO_PLACES /* BOXES, of which two are of rank 0 */, TWO_TENSORS
 };
 struct box { int64_t start[2], count[2]; };
 
@@ -90,8 +90,8 @@ static void put_rank(struct simdisk *disk, const char *path, int r, enum flaw fl
 		torch_text(&b, "_local_tensor");
 	torch_put(&b, &t, 1, 0);
 	put(&b, flaw == BARE ? "s" : slots ? "s\x86tRs" : "stRs");
-	if (flaw == MORE) {
-		torch_text(&b, "more");
+	if (flaw == MORE || flaw == TWO_TENSORS) {
+		torch_text(&b, flaw == MORE ? "more" : "w");
 		torch_put(&b, &t, 1, 0);
 		put(&b, "s");
 	}
@@ -156,10 +156,15 @@ static void put_boxes(struct torch_bytes *b, int r, enum flaw flaw)
 	put(b, "e");
 }
 
+static bool has_boxes(enum flaw flaw)
+{
+	return flaw == BOXES || flaw == LEAVES || flaw == TWO_PLACES;
+}
+
 static void put_group(struct torch_bytes *b, int r, enum flaw flaw)
 {
 	const int64_t shape[] = { ROWS, COLUMNS }, ranks[] = { 0, 1, 2, 3 };
-	bool said = flaw == BOXES || flaw == LEAVES;
+	bool said = has_boxes(flaw);
 
 	put(b, "}(");
 	torch_text(b, "sharding_metadata");
@@ -176,7 +181,7 @@ static void put_group(struct torch_bytes *b, int r, enum flaw flaw)
 		put_mesh(b, flaw);
 	put(b, "uu");
 	torch_text(b, "ranks");
-	put_list(b, ranks + r, said ? 1 : 4);
+	put_list(b, ranks + (flaw == TWO_PLACES && r == 1 ? 0 : r), said ? 1 : 4);
 	put(b, "u");
 }
 
@@ -193,7 +198,7 @@ static void put_metadata(struct simdisk *disk, enum flaw flaw)
 	put(&b, "}(");
 	torch_text(&b, "[\"w\"]");
 	put(&b, "](");
-	for (int r = 0; r < (flaw == BOXES || flaw == LEAVES ? 4 : 1); r++)
+	for (int r = 0; r < (has_boxes(flaw) ? 4 : 1); r++)
 		put_group(&b, r, flaw);
 	put(&b, "eu");
 	torch_text(&b, "rank_to_layout_info");
@@ -280,6 +285,8 @@ TEST(metadata_that_do_not_fit_are_refused_by_what_is_wrong)
 		{ OLD, "c/metadata.pkl: is of version 1.0; 2.0 is read" },
 		{ OVERLAP, "tensor m.w: the file of rank 0 does not have it, or has another sha" },
 		{ LEAVES, "tensor m.w: has a box that leaves it" },
+		{ TWO_PLACES, "tensor m.w: rank 0 has two places in it" },
+		{ TWO_TENSORS, "c: two tensors have the name m.w" },
 		{ OUTSIDE, "names the file ../m, which is not a file" },
 	};
 
