@@ -13,7 +13,8 @@ static uint64_t table_hash(const char *s, uint32_t n)
 	return h ^ h >> 29;
 }
 
-/* Returns the slot of a text, or the free one where it is to be entered. There are free ones. */
+/* Returns the slot of a text, or, if the table does not have it, the free slot for it. The table
+ * must have a free slot. */
 static uint32_t *text_slot(const struct shf_text_table *t, const char *s, uint32_t n)
 {
 	uint32_t *slots = (uint32_t *)(void *)t->slots.data;
@@ -39,7 +40,7 @@ uint32_t shf_text_find(struct shf_text_table *t, const char *s, uint32_t n)
 
 	if (!t->slots.len)
 		return SHF_TEXT_NONE;
-	/* The same text comes many times in a row. */
+	/* Callers often ask for the same text many times in a row. */
 	if (t->last < shf_text_count(t) && shf_text_at(t, t->last)->s == s &&
 	    shf_text_at(t, t->last)->n == n)
 		return t->last;
@@ -49,7 +50,7 @@ uint32_t shf_text_find(struct shf_text_table *t, const char *s, uint32_t n)
 	return *slot ? *slot - 1 : SHF_TEXT_NONE;
 }
 
-/* Makes room for one more text: at most half of the slots are taken. */
+/* Makes the table so large that, with one more text, at most half of its slots are taken. */
 static bool text_grow(struct shf_text_table *t)
 {
 	size_t size = t->slots.len / sizeof(uint32_t), n = shf_text_count(t);

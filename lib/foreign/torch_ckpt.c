@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Directories of torch_checkpointing: each rank has a file for each item, such as model_0.pt, a
- * file of torch.save or of safetensors with what the rank has of each tensor. metadata.pkl, a
- * pickle of plain values, says where that lies in the whole tensor. It is written if the items have
- * a resharder; without it, nothing but the pickled tensors says that, and a file is read by itself.
+/* Directories of torch_checkpointing. Each rank writes one file for each item, such as model_0.pt:
+ * a file of torch.save or of safetensors, with the rank's part of each tensor. metadata.pkl, a
+ * pickle of plain values, says where in the whole tensor each part lies. torch_checkpointing writes
+ * it for items that have a resharder. A directory without it is not of this format; its files can
+ * be opened one by one.
  *
  * Source: metadata_serialization.py, distributed_metadata.py, dtensor_metadata.py and
  * default_metadata.py of torch_checkpointing 0.1.1, and directories that it wrote. */
@@ -35,15 +36,17 @@ static int is_torch_ckpt(const struct shf_sys *sys, int dir, const char *path, c
 
 /* ---- whole tensors ---- */
 
-struct whole {                  /* a tensor that is being put together */
+struct whole {                  /* a tensor that is being put together from its parts */
 	const char *name;
 	struct shf_foreign_tensor t;
 	int64_t dims[SHF_FOREIGN_DIMS_MAX];
-	int32_t ndim;                   /* without that of a complex number that is a pair */
-	size_t n;                       /* pieces so far */
+	int32_t ndim;                   /* as torch has it. Tensors of complex numbers are shown
+	                                 * with one more dimension, of size 2 */
+	size_t n;                       /* how many pieces it has so far */
 };
 
-/* Adds a box of a tensor as a piece: the items of a part from `local` on. */
+/* Adds a piece: the box [start, start + count) of the whole tensor, whose items lie in the part p
+ * from index `local` on. */
 static int ckpt_add_box(struct shf_ckpt *c, struct whole *w, const struct shf_ckpt_part *p,
                         const int64_t *start, const int64_t *count, const int64_t *local)
 {
@@ -106,7 +109,8 @@ static int find_part(struct shf_ckpt *c, struct whole *w, int64_t rank, const in
 	return 0;
 }
 
-/* Reads n whole numbers of a list or tuple that are not negative. */
+/* Reads a list or tuple of n integers. Returns false if it is anything else, or if one of them is
+ * negative. */
 static bool ckpt_numbers(int64_t *out, const struct shf_pk *v, int32_t n)
 {
 	if (!v || (v->kind != SHF_PK_LIST && v->kind != SHF_PK_TUPLE) || v->n != (uint32_t)n)
@@ -117,12 +121,14 @@ static bool ckpt_numbers(int64_t *out, const struct shf_pk *v, int32_t n)
 	return true;
 }
 
-/* A mesh of ranks, and how the tensor is placed on each dimension of it. */
+/* A mesh of ranks, and how the tensor is placed on each dimension of the mesh. */
 struct mesh {
-	const struct shf_pk *ranks;
+	const struct shf_pk *ranks;     /* row-major */
 	int32_t dims;
 	int64_t shape[MESH_DIMS], at[MESH_DIMS];        /* at: the present coordinate */
-	int64_t dim[MESH_DIMS], factor[MESH_DIMS];      /* dim: of the tensor; -1: replicated */
+	int64_t dim[MESH_DIMS];         /* the dimension of the tensor that this one cuts; -1: it
+	                                 * replicates */
+	int64_t factor[MESH_DIMS];      /* split_factor of a StridedShard; 1: a Shard */
 };
 
 static bool read_mesh(struct mesh *m, const struct whole *w, const struct shf_pk *data)
@@ -161,7 +167,8 @@ static bool read_mesh(struct mesh *m, const struct whole *w, const struct shf_pk
 	return ranks == m->ranks->n;
 }
 
-/* Goes to the next coordinate at which a rank has what no other one has. */
+/* Moves to the next coordinate, and returns false behind the last one. Of replicas only the first
+ * is visited. */
 static bool mesh_next(struct mesh *m)
 {
 	for (int32_t i = m->dims - 1; i >= 0; i--) {
@@ -172,7 +179,8 @@ static bool mesh_next(struct mesh *m)
 	return false;
 }
 
-/* Adds the boxes that a part has, each of which is one run along each dimension. */
+/* Adds a piece for each combination of one run along each dimension. Along a dimension, the part
+ * has its runs one after the other. */
 static int ckpt_add_runs(struct shf_ckpt *c, struct whole *w, const struct shf_ckpt_part *p,
                          const struct shf_torch_runs *runs)
 {
@@ -198,7 +206,7 @@ static int ckpt_add_runs(struct shf_ckpt *c, struct whole *w, const struct shf_c
 	return rc;
 }
 
-/* Adds what the rank at the present coordinate has. */
+/* Adds the pieces of the rank at the present coordinate. runs: room, by dimension. */
 static int add_at_mesh(struct shf_ckpt *c, struct whole *w, const struct mesh *m,
                        struct shf_torch_runs *runs)
 {
@@ -248,7 +256,7 @@ static int add_on_mesh(struct shf_ckpt *c, struct whole *w, const struct shf_pk 
 	return rc;
 }
 
-/* Adds the boxes that a rank says that it has. */
+/* Adds the boxes that the metadata list for a rank. */
 static int add_said_boxes(struct shf_ckpt *c, struct whole *w, const struct shf_pk *data,
                           int64_t rank)
 {
@@ -282,8 +290,9 @@ static int add_said_boxes(struct shf_ckpt *c, struct whole *w, const struct shf_
 	return rc;
 }
 
-/* Makes the name of a tensor, as its file has it: the item, and the keys that lead to the tensor in
- * it, which the metadata have as a list in JSON. NULL: it is none, or there is no memory. */
+/* Makes the name under which the parts of a tensor are listed: the item and the keys that lead to
+ * the tensor in it, joined by dots. key: the keys, as a list in JSON. Returns NULL if it is no such
+ * list, or if there is no memory (c->oom). */
 static const char *path_name(struct shf_ckpt *c, const struct shf_pk *key)
 {
 	struct shf_buf name = SHF_BUF_INIT;
@@ -311,7 +320,7 @@ static const char *path_name(struct shf_ckpt *c, const struct shf_pk *key)
 	return own;
 }
 
-/* Reads the shape of a tensor. Returns false if it is none, or the tensor is too large. */
+/* Reads the shape of a tensor. Returns false if it is no shape, or if the tensor is too large. */
 static bool ckpt_shape(struct whole *w, const struct shf_pk *data)
 {
 	const struct shf_pk *shape = shf_pk_get(data, "global_shape");
@@ -328,7 +337,7 @@ static bool ckpt_shape(struct whole *w, const struct shf_pk *data)
 	return true;
 }
 
-/* Adds a tensor, whose pieces were added. */
+/* Adds a tensor to the list, after its pieces were added. */
 static int end_whole(struct shf_ckpt *c, struct whole *w)
 {
 	struct shf_foreign_tensor x = w->t;
@@ -342,8 +351,9 @@ static int end_whole(struct shf_ckpt *c, struct whole *w)
 	return shf_foreign_add_tensor(c->f, &x, w->name, strlen(w->name), c->err);
 }
 
-/* Adds a tensor by what the metadata say of it: a list of groups of ranks, each with what holds for
- * these. Of a mesh the first group has the whole tensor; other groups are other replicas. */
+/* Adds the tensor that an entry of the metadata describes. The entry is a list of groups of ranks.
+ * Each group says where the parts of its ranks lie. Of a DTensor, the mesh of the first group has
+ * the whole tensor, and other groups are replicas. */
 static int ckpt_add_whole(struct shf_ckpt *c, const struct shf_pk *key, const struct shf_pk *groups)
 {
 	struct whole w = { .name = path_name(c, key) };
@@ -374,7 +384,7 @@ static int ckpt_add_whole(struct shf_ckpt *c, const struct shf_pk *key, const st
 
 /* ---- the checkpoint ---- */
 
-/* Notes the tensors in the files that the metadata do not describe. */
+/* Adds a note for each tensor in the files that the metadata do not describe. */
 static int note_unused(struct shf_ckpt *c)
 {
 	const struct shf_ckpt_part *p = (const struct shf_ckpt_part *)(const void *)c->parts.data;

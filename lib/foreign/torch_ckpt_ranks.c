@@ -62,7 +62,8 @@ static int add_st_parts(struct shf_ckpt *c, uint32_t file)
 	return rc;
 }
 
-/* Moves the tensors behind the first `had` bytes of the list to the parts of a rank. */
+/* Moves tensors that were added last from the list of the checkpoint to the parts of a rank. had,
+ * had_pieces: bytes of the lists of tensors and pieces that stay. */
 static int take_parts(struct shf_ckpt *c, int64_t rank, size_t had, size_t had_pieces)
 {
 	size_t n;
@@ -79,7 +80,7 @@ static int take_parts(struct shf_ckpt *c, int64_t rank, size_t had, size_t had_p
 	return c->parts.oom ? shf_ckpt_no_memory(c) : 0;
 }
 
-/* Adds the file of a rank. Values that are no tensors are noted of the first rank. */
+/* Lists the tensors in the file of a rank. Notes of other values are kept for rank 0 only. */
 static int ckpt_add_file(struct shf_ckpt *c, const char *folder, const char *name, const char *type,
                          int64_t rank)
 {
@@ -122,6 +123,7 @@ const char *shf_ckpt_text(struct shf_ckpt *c, const struct shf_pk *v)
 	return own;
 }
 
+/* Sorts by name and rank. */
 static int ckpt_parts_order(const void *a, const void *b)
 {
 	const struct shf_ckpt_part *x = a, *y = b;
