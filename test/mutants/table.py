@@ -2712,6 +2712,9 @@ CKPT = "sim/test_torch_ckpt: "
 bug("ckpt_any_mesh_place", "the rank at a place of a mesh is taken to be that of the first place",
     "foreign/torch_ckpt.c:add_at_mesh", "m->ranks->u.a[place]", "m->ranks->u.a[MUTANT ? 0 : place]",
     CKPT + "what_ranks_have")
+bug("ckpt_rank_twice", "one part of a rank is taken for two places of a tensor",
+    "foreign/torch_ckpt.c:find_part", "if (p->used)", "if (p->used && !MUTANT)",
+    CKPT + "metadata_that_do_not_fit")
 TRAINING = "sim/test_torch_training: "
 blind("training_shape_ignored", "a state is given to a weight of another shape",
       "foreign/torch_training.c:name_in_order",
