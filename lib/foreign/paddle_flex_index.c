@@ -67,20 +67,9 @@ static bool flex_int(const struct shf_pk *v, int64_t *out)
 	return true;
 }
 
-static bool is_row(const struct shf_pk *v)
-{
-	return v && (v->kind == SHF_PK_TUPLE || v->kind == SHF_PK_LIST);
-}
-
-/* Copies n numbers >= 0. Returns false if they are not n, or no such numbers. */
 static bool copy_row(int64_t *to, const struct shf_pk *v, uint32_t n)
 {
-	if (!is_row(v) || v->n != n)
-		return false;
-	for (uint32_t i = 0; i < n; i++)
-		if (!flex_int(v->u.a[i], &to[i]) || to[i] < 0)
-			return false;
-	return true;
+	return shf_pk_counts(to, v, n, flex_int);
 }
 
 /* What LocalTensorMetadata and LocalTensorIndex have in common. */
@@ -106,8 +95,9 @@ static bool read_flex_part(struct flex_part *part, const struct shf_pk *state)
 		part->lo = both[0];
 		part->hi = both[1];
 	}
-	return is_row(part->offset) && part->offset->n <= SHF_FOREIGN_DIMS_MAX &&
-	       (!part->shape || (is_row(part->shape) && part->shape->n <= SHF_FOREIGN_DIMS_MAX));
+	return shf_pk_is_row(part->offset) && part->offset->n <= SHF_FOREIGN_DIMS_MAX &&
+	       (!part->shape ||
+	        (shf_pk_is_row(part->shape) && part->shape->n <= SHF_FOREIGN_DIMS_MAX));
 }
 
 /* ---- tensors ---- */
@@ -180,7 +170,7 @@ static void take_shape(struct shf_flex_index *x, struct shf_flex_tensor *t, cons
 {
 	int64_t dims[SHF_FOREIGN_DIMS_MAX], *own;
 
-	if (!is_row(v))
+	if (!shf_pk_is_row(v))
 		return;
 	if (!copy_row(dims, v, t->ndim)) {
 		t->odd = true;
@@ -383,7 +373,7 @@ bool shf_flex_index_take(void *arg, const struct shf_pk *key, const struct shf_p
 
 	if (key->kind == SHF_PK_CALL)
 		return value->kind == SHF_PK_STR && take_place(x, key, value);
-	if (key->kind != SHF_PK_STR || !is_row(value) || !value->n)
+	if (key->kind != SHF_PK_STR || !shf_pk_is_row(value) || !value->n)
 		return false;
 	if (value->u.a[0]->kind == SHF_PK_CALL && flex_take_tensor(x, key, value)) {
 		x->tensors_n++;
@@ -513,7 +503,7 @@ bool shf_flex_index_end(struct shf_flex_index *x, const struct shf_pk *root)
 	for (uint32_t i = 0; i < tensors->n; i++) {
 		const struct shf_pk *key = tensors->u.a[2 * i], *parts = tensors->u.a[2 * i + 1];
 
-		if (key->kind != SHF_PK_STR || !is_row(parts) || parts->n ||
+		if (key->kind != SHF_PK_STR || !shf_pk_is_row(parts) || parts->n ||
 		    !flex_take_tensor(x, key, parts))
 			return false;
 	}

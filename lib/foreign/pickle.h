@@ -100,4 +100,9 @@ const struct shf_pk *shf_pk_at(const struct shf_pk *v, uint32_t i);     /* of a 
 /* Returns the value of a key of a DICT: the last one that it was given, as Python does. */
 const struct shf_pk *shf_pk_get(const struct shf_pk *v, const char *key);
 bool shf_pk_int(const struct shf_pk *v, int64_t *out);                  /* an INT */
+bool shf_pk_is_row(const struct shf_pk *v);                             /* a TUPLE or LIST */
+/* Copies the items of a TUPLE or LIST, which must be n integers >= 0. Returns false if v is
+ * anything else. get: reads one item, as shf_pk_int does. */
+bool shf_pk_counts(int64_t *to, const struct shf_pk *v, uint32_t n,
+                   bool (*get)(const struct shf_pk *item, int64_t *out));
 #endif

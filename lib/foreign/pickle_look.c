@@ -40,10 +40,14 @@ bool shf_pk_text_place(const struct shf_pk *v, uint64_t *at, uint64_t *bytes)
 	return true;
 }
 
+bool shf_pk_is_row(const struct shf_pk *v)
+{
+	return v && (v->kind == SHF_PK_TUPLE || v->kind == SHF_PK_LIST);
+}
+
 const struct shf_pk *shf_pk_at(const struct shf_pk *v, uint32_t i)
 {
-	return v && (v->kind == SHF_PK_TUPLE || v->kind == SHF_PK_LIST) && i < v->n ? v->u.a[i]
-	                                                                            : NULL;
+	return shf_pk_is_row(v) && i < v->n ? v->u.a[i] : NULL;
 }
 
 const struct shf_pk *shf_pk_get(const struct shf_pk *v, const char *key)
@@ -64,5 +68,16 @@ bool shf_pk_int(const struct shf_pk *v, int64_t *out)
 	if (!v || v->kind != SHF_PK_INT)
 		return false;
 	*out = v->u.i;
+	return true;
+}
+
+bool shf_pk_counts(int64_t *to, const struct shf_pk *v, uint32_t n,
+                   bool (*get)(const struct shf_pk *item, int64_t *out))
+{
+	if (!shf_pk_is_row(v) || v->n != n)
+		return false;
+	for (uint32_t i = 0; i < n; i++)
+		if (!get(v->u.a[i], &to[i]) || to[i] < 0)
+			return false;
 	return true;
 }

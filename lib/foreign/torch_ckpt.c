@@ -109,18 +109,6 @@ static int find_part(struct shf_ckpt *c, struct whole *w, int64_t rank, const in
 	return 0;
 }
 
-/* Reads a list or tuple of n integers. Returns false if it is anything else, or if one of them is
- * negative. */
-static bool ckpt_numbers(int64_t *out, const struct shf_pk *v, int32_t n)
-{
-	if (!v || (v->kind != SHF_PK_LIST && v->kind != SHF_PK_TUPLE) || v->n != (uint32_t)n)
-		return false;
-	for (int32_t i = 0; i < n; i++)
-		if (!shf_pk_int(v->u.a[i], &out[i]) || out[i] < 0)
-			return false;
-	return true;
-}
-
 /* A mesh of ranks, and how the tensor is placed on each dimension of the mesh. */
 struct mesh {
 	const struct shf_pk *ranks;     /* row-major */
@@ -140,9 +128,8 @@ static bool read_mesh(struct mesh *m, const struct whole *w, const struct shf_pk
 
 	*m = (struct mesh){ .ranks = shf_pk_get(spec, "mesh_data") };
 	if (!shape || shape->n > MESH_DIMS || !m->ranks || m->ranks->n > RANKS_MAX ||
-	    (m->ranks->kind != SHF_PK_LIST && m->ranks->kind != SHF_PK_TUPLE) ||
-	    !ckpt_numbers(m->shape, shape, (int32_t)shape->n) || !placements ||
-	    placements->kind != SHF_PK_LIST || placements->n != shape->n)
+	    !shf_pk_is_row(m->ranks) || !shf_pk_counts(m->shape, shape, shape->n, shf_pk_int) ||
+	    !placements || placements->kind != SHF_PK_LIST || placements->n != shape->n)
 		return false;
 	m->dims = (int32_t)shape->n;
 	for (int32_t i = 0; i < m->dims; i++) {
@@ -275,9 +262,9 @@ static int add_said_boxes(struct shf_ckpt *c, struct whole *w, const struct shf_
 	for (uint32_t i = 0; rc == 0 && i < starts->n; i++) {
 		int64_t items = 1;
 
-		if (!ckpt_numbers(start, starts->u.a[i], w->ndim) ||
-		    !ckpt_numbers(count, counts->u.a[i], w->ndim) ||
-		    !ckpt_numbers(local, locals->u.a[i], w->ndim))
+		if (!shf_pk_counts(start, starts->u.a[i], (uint32_t)w->ndim, shf_pk_int) ||
+		    !shf_pk_counts(count, counts->u.a[i], (uint32_t)w->ndim, shf_pk_int) ||
+		    !shf_pk_counts(local, locals->u.a[i], (uint32_t)w->ndim, shf_pk_int))
 			return shf_ckpt_bad(c, w->name, "has boxes of a form that is not known");
 		for (int32_t d = 0; d < w->ndim; d++) {
 			if (count[d] > p->t.dims[d] || local[d] > p->t.dims[d] - count[d] ||
@@ -327,7 +314,7 @@ static bool ckpt_shape(struct whole *w, const struct shf_pk *data)
 	uint64_t items = 16;
 
 	if (!shape || shape->n >= SHF_FOREIGN_DIMS_MAX ||
-	    !ckpt_numbers(w->dims, shape, (int32_t)shape->n))
+	    !shf_pk_counts(w->dims, shape, shape->n, shf_pk_int))
 		return false;
 	w->ndim = (int32_t)shape->n;
 	for (int32_t d = 0; d < w->ndim; d++)

@@ -41,14 +41,7 @@ static int64_t *dcp_box(const struct shf_dcp_tensor *t, uint32_t i)
  * one that is negative or none. */
 static bool copy_size(int64_t *to, const struct shf_pk *v, int32_t n)
 {
-	const struct shf_pk *size = shf_torch_size(v);
-
-	if (!size || size->n != (uint32_t)n)
-		return false;
-	for (int32_t i = 0; i < n; i++)
-		if (!shf_pk_int(size->u.a[i], &to[i]) || to[i] < 0)
-			return false;
-	return true;
+	return shf_pk_counts(to, shf_torch_size(v), (uint32_t)n, shf_pk_int);
 }
 
 /* Reads a ChunkStorageMetadata into a box. */
@@ -247,10 +240,9 @@ static uint8_t unknown_transform(struct shf_dcp_index *x, const struct shf_pk *l
 static uint8_t dcp_transform(struct shf_dcp_index *x, const struct shf_pk *list)
 {
 	if (!list || list->kind == SHF_PK_NONE ||
-	    ((list->kind == SHF_PK_LIST || list->kind == SHF_PK_TUPLE) && list->n == 0))
+	    (shf_pk_is_row(list) && list->n == 0))
 		return SHF_DCP_PLAIN;
-	if ((list->kind == SHF_PK_LIST || list->kind == SHF_PK_TUPLE) && list->n == 1 &&
-	    is_zstd(list->u.a[0]))
+	if (shf_pk_is_row(list) && list->n == 1 && is_zstd(list->u.a[0]))
 		return SHF_DCP_ZSTD;
 	return unknown_transform(x, list);
 }
