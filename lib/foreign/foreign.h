@@ -234,6 +234,8 @@ int shf_foreign_add_range(struct shf_foreign *f, const struct shf_foreign_tensor
  * count. */
 int shf_foreign_cover(const struct shf_foreign *f, const struct shf_foreign_tensor *x, size_t n,
                       char why[300]);
+/* Returns how many items a box has, or UINT64_MAX if they are more than 64 bits can count. */
+uint64_t shf_foreign_box_items(const int64_t *count, int32_t ndim);
 /* EFORMAT: two tensors of one family have the same name. */
 int shf_foreign_check_names(const struct shf_foreign *f, struct sheaf_error *err);
 /* Adds a note; fmt is that of printf. Notes beyond the first 4096 are only counted. The first 256

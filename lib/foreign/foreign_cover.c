@@ -25,12 +25,11 @@ static int count_cells(struct shf_arena *arena, const struct shf_foreign_tensor 
 	return shf_cells(arena, &inside, boxes, n, cells, cells_n) < 0 ? SHEAF_ENOMEM : 0;
 }
 
-/* Returns how many items a box has, or UINT64_MAX if they are more than 64 bits can count. */
-static uint64_t items_in(const int64_t *count, int32_t n)
+uint64_t shf_foreign_box_items(const int64_t *count, int32_t ndim)
 {
 	uint64_t items = 1;
 
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < ndim; i++)
 		if (!shf_mul64(&items, items, (uint64_t)count[i]))
 			return UINT64_MAX;
 	return items;
@@ -41,10 +40,10 @@ static uint64_t items_in(const int64_t *count, int32_t n)
 static bool is_too_much(const struct shf_foreign_tensor *x, const struct shf_foreign_piece *p,
                         size_t n, char why[300])
 {
-	uint64_t whole = items_in(x->dims, x->ndim), sum = 0;
+	uint64_t whole = shf_foreign_box_items(x->dims, x->ndim), sum = 0;
 
 	for (size_t i = 0; i < n; i++)
-		if (!shf_add64(&sum, sum, items_in(p[i].count, x->ndim)))
+		if (!shf_add64(&sum, sum, shf_foreign_box_items(p[i].count, x->ndim)))
 			sum = UINT64_MAX;
 	if (sum <= whole)
 		return false;

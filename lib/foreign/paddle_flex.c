@@ -237,17 +237,6 @@ static const int64_t *part_start(const struct shf_flex_tensor *t, uint32_t i)
 	return t->boxes + (size_t)i * 2 * t->ndim;
 }
 
-/* Returns the number of items of a box, which does not leave the tensor. */
-static uint64_t items_of_box(const int64_t *count, uint32_t ndim)
-{
-	uint64_t items = 1;
-
-	for (uint32_t d = 0; d < ndim; d++)
-		if (!shf_mul64(&items, items, (uint64_t)count[d]))
-			return UINT64_MAX;
-	return items;
-}
-
 /* The float8 types of Paddle, which NumPy lacks: their bits are written as int8. */
 static int32_t flex_dtype(const struct flex_array *a, const struct shf_flex_tensor *t)
 {
@@ -267,8 +256,8 @@ static int flex_take_array(struct flex *x, struct shf_flex_tensor *t, uint32_t i
 		return flex_bad(x, t, "has parts of two types");
 	t->dtype = flex_dtype(a, t);
 	if (range && range[0] >= 0) {
-		if ((uint64_t)range[1] > items_of_box(count, t->ndim) || a->ndim != 1 ||
-		    a->dims[0] != range[1] - range[0])
+		if ((uint64_t)range[1] > shf_foreign_box_items(count, (int32_t)t->ndim) ||
+		    a->ndim != 1 || a->dims[0] != range[1] - range[0])
 			return flex_bad(x, t, "has a flat range that its file does not have");
 	} else if (a->ndim != (int32_t)t->ndim ||
 	           memcmp(a->dims, count, t->ndim * sizeof(*count))) {
@@ -302,7 +291,7 @@ static int flex_add_piece(struct flex *x, const struct shf_flex_tensor *t,
 
 		return shf_foreign_add_range(x->f, own, &r, x->err);
 	}
-	if (!items_of_box(count, t->ndim))
+	if (!shf_foreign_box_items(count, (int32_t)t->ndim))
 		return 0;
 	piece.start = start;
 	piece.count = count;
