@@ -89,7 +89,8 @@ static int find_part(struct shf_ckpt *c, struct whole *w, int64_t rank, const in
 
 	snprintf(why, sizeof(why), "the file of rank %" PRId64 " does not have it, or has another "
 	         "shape or type of it", rank);
-	if (!p || (p->t.ndim != w->ndim && p->t.ndim != w->ndim + 1) ||
+	if (!p || (p->t.ndim != w->ndim &&
+	           (p->t.ndim != w->ndim + 1 || p->t.dims[w->ndim] != 2)) ||
 	    (w->t.name && (p->t.dtype != w->t.dtype || p->t.ndim != w->t.ndim)))
 		return shf_ckpt_bad(c, w->name, why);
 	for (int32_t d = 0; d < w->ndim && shape; d++)

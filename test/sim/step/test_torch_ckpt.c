@@ -14,7 +14,8 @@
 enum flaw {
 	SOUND, BARE /* no DTensor */, BOXES /* default_tensor_v1 */, STRIDED, NO_FILE, OTHER_SHAPE,
 	PLACEMENT, DIMENSION, MESH, RANK, LAYOUT, FORMAT, OLD, OVERLAP, LEAVES, NO_TENSOR, MORE,
-	OUTSIDE, TWO_PLACES /* BOXES, of which two are of rank 0 */, TWO_TENSORS
+	OUTSIDE, TWO_PLACES /* BOXES, of which two are of rank 0 */, TWO_TENSORS,
+	NO_PAIR /* its last dimension of size 1 is no part of a complex number */
 };
 struct box { int64_t start[2], count[2]; };
 
@@ -69,6 +70,10 @@ static void put_rank(struct simdisk *disk, const char *path, int r, enum flaw fl
 		.shape = { box.count[0] + (flaw == OTHER_SHAPE && r == 2), box.count[1] } };
 	struct torch_bytes b = { 0 }, data = { 0 }, file;
 
+	if (flaw == NO_PAIR) {
+		t.ndim = 3;
+		t.shape[2] = t.stride[2] = 1;
+	}
 	t.stride[0] = turned ? 1 : t.shape[1];
 	t.stride[1] = turned ? t.shape[0] : 1;
 	for (int64_t k = 0; k < t.shape[0] * t.shape[1]; k++) {
@@ -285,6 +290,7 @@ TEST(metadata_that_do_not_fit_are_refused_by_what_is_wrong)
 		{ OLD, "c/metadata.pkl: is of version 1.0; 2.0 is read" },
 		{ OVERLAP, "tensor m.w: the file of rank 0 does not have it, or has another sha" },
 		{ LEAVES, "tensor m.w: has a box that leaves it" },
+		{ NO_PAIR, "tensor m.w: the file of rank 0 does not have it, or has another" },
 		{ TWO_PLACES, "tensor m.w: rank 0 has two places in it" },
 		{ TWO_TENSORS, "c: two tensors have the name m.w" },
 		{ OUTSIDE, "names the file ../m, which is not a file" },
