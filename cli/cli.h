@@ -62,6 +62,8 @@ int cli_usage(const struct cli_args *a, const char *where, const char *why, cons
 int cli_error(const struct cli_args *a, int code, const char *where, const char *why,
               const char *hint);
 int cli_nomem(const struct cli_args *a);
+/* Begins a line on stderr that says something about a path, and is no error. */
+void cli_say_of(const char *path);
 /* The exit status of a result code: 1 if it answers no (damaged, different, of another format, or
  * what was to be made exists), 2 if the verb could not do its work. */
 int cli_exit_code(int code);

@@ -39,9 +39,12 @@ static int answer(const struct cli_args *a, const char *dst, const struct sheaf_
 		       (unsigned long long)r->loaded, wl_size(size, r->bytes),
 		       (unsigned long long)r->files);
 	/* Without a configuration transformers cannot know which model this is. */
-	if (is_to_model(a) && !cli_has(dst, "config.json") && !cli_has(dst, "adapter_config.json"))
-		fprintf(stderr, "sheaf: %s: has no config.json, because none lies beside the "
-		        "source; transformers needs one\n", dst);
+	if (is_to_model(a) && !cli_has(dst, "config.json") &&
+	    !cli_has(dst, "adapter_config.json")) {
+		cli_say_of(dst);
+		fputs("has no config.json, because none lies beside the source; transformers needs "
+		      "one\n", stderr);
+	}
 	return 0;
 }
 
@@ -158,9 +161,8 @@ static void say_classes(const struct cli_step *s, const char *dst)
 			break;
 		if (strcmp(a, b) == 0)
 			continue;
-		fputs("sheaf: ", stderr);
-		cli_put(stderr, dst);
-		fputs(": config.json names the class ", stderr);
+		cli_say_of(dst);
+		fputs("config.json names the class ", stderr);
 		cli_put(stderr, b);
 		fputs(" instead of ", stderr);
 		cli_put(stderr, a);

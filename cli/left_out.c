@@ -15,9 +15,8 @@ static void names_add(struct names *x, const char *name)
 	if (x->n++ >= NAMES_SAID)
 		return;
 	if (x->n == 1) {
-		fputs("sheaf: ", stderr);
-		cli_put(stderr, x->dst);
-		fputs(": these were not copied: ", stderr);
+		cli_say_of(x->dst);
+		fputs("these were not copied: ", stderr);
 	}
 	fputs(x->n > 1 ? ", " : "", stderr);
 	cli_put(stderr, name);
@@ -97,9 +96,8 @@ static void say_notes(const struct cli_args *a, struct sheaf_checkpoint *step, c
 		n += !has_place(format ? format : "hf", cli_flag(a, "all"), key);
 	if (!n)
 		return;
-	fputs("sheaf: ", stderr);
-	cli_put(stderr, dst);
-	fprintf(stderr, ": notes of the source that it has no place for: %d; sheaf show lists "
+	cli_say_of(dst);
+	fprintf(stderr, "notes of the source that it has no place for: %d; sheaf show lists "
 	        "them\n", n);
 }
 

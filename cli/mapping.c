@@ -69,9 +69,8 @@ static void say_padding(const char *src, struct sheaf_checkpoint *mapped)
 
 	if (!items)
 		return;
-	fputs("sheaf: ", stderr);
-	cli_put(stderr, src);
-	fprintf(stderr, ": items that the map leaves out as padding: %s\n", items);
+	cli_say_of(src);
+	fprintf(stderr, "items that the map leaves out as padding: %s\n", items);
 }
 
 json_t *cli_config_of(const struct cli_step *s, const char *file)

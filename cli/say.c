@@ -168,6 +168,13 @@ static int begins_with(const char *why, const char *where)
 	return n > half && strncmp(why, where, half) == 0 && strncmp(why + half, "...", 3) == 0;
 }
 
+void cli_say_of(const char *path)
+{
+	fputs("sheaf: ", stderr);
+	cli_put(stderr, path);
+	fputs(": ", stderr);
+}
+
 static void say(const struct cli_args *a, const char *error, const char *where, const char *why,
 		const char *hint)
 {

@@ -27,9 +27,8 @@ void cli_say_unread(const char *src, struct sheaf_checkpoint *step)
 
 	if (!n)
 		return;
-	fputs("sheaf: ", stderr);
-	cli_put(stderr, src);
-	fprintf(stderr, ": tensors that are not read, and so not written: %s; sheaf show names "
+	cli_say_of(src);
+	fprintf(stderr, "tensors that are not read, and so not written: %s; sheaf show names "
 	        "them\n", n);
 }
 
