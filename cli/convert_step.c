@@ -138,8 +138,8 @@ static int options(const struct cli_args *a, struct sheaf_export *how)
 	return cli_writing_options(a, &how->dtype, &how->file_bytes_max, &how->memory_bytes);
 }
 
-/* Says which classes of the configuration were written under another name: those of pipelines and
- * helpers of Paddle, which other programs do not know. */
+/* Says which classes config.json of DST names otherwise than that of the source: those of pipelines
+ * and helpers of Paddle, which other programs do not know. */
 static void say_classes(const struct cli_step *s, const char *dst)
 {
 	json_t *was = cli_config_of(s, NULL), *is;
@@ -201,8 +201,7 @@ static int run(const struct cli_args *a)
 	            : answer(a, dst, &report, p.seconds);
 	if (rc == 0) {
 		cli_say_unread(a->pos[0], s.step);
-		if (is_to_model(a))
-			say_classes(&s, dst);
+		say_classes(&s, dst);
 		cli_say_left_out(a, &s, dst);
 	}
 	cli_step_close(&s);

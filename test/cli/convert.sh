@@ -212,6 +212,8 @@ has 'so another one is written, which is said' err \
 printf '{\n  "architectures": ["Qwen2ForCausalLM"],\n  "tensor_parallel_degree": 1\n}\n' |
 	cmp -s - plain/config.json
 result $? 'and all else stays'
+t 0 'as in every other format that has a configuration' "$SHEAF" convert pipe plain.dcp --format dcp
+has 'which is said, too' err 'plain.dcp: config.json names the class Qwen2ForCausalLM instead of'
 t 1 'show --hf tells it of the source' "$SHEAF" show pipe --hf
 has 'by what would fail' out 'a class of a pipeline or helper, which vLLM does not know'
 t 0 'an import attaches it, too' "$SHEAF" import pipe imported
