@@ -17,8 +17,8 @@ bool shf_adam_is_moment(const struct shf_lt_tensor *t)
 	return n > m && strcmp(t->name + n - m, SHF_ADAM_MOMENT) == 0;
 }
 
-struct settings {               /* of the groups of parameters that were read; 0: none had it */
-	double beta[2], rate;           /* of the first group that had it */
+struct settings {               /* of the groups of parameters that were read */
+	double beta[2], rate;           /* of the first group that has them; 0: no group has */
 	bool betas_differ, rates_differ;
 };
 
@@ -57,8 +57,9 @@ static bool read_pair(double beta[2], const char *text)
 	return strcmp(end, "]") == 0;
 }
 
-/* Reads the settings of groups as the notes of other programs have them, those of `optimizer` or of
- * Lightning's optimizer_states: "[0.9, 0.999]", "0.01". */
+/* Reads the settings of groups from notes that show the file of another program. Their keys are
+ * those of `optimizer`, or of optimizer_states in a file of Lightning, and their values are texts:
+ * "[0.9, 0.999]" for betas, "0.01" for a rate. */
 static void settings_of_notes(struct settings *s, const struct shf_manifest *m)
 {
 	for (size_t i = 0; i < m->notes_n; i++) {
@@ -112,7 +113,7 @@ static int settings_of_file(struct settings *s, struct sheaf_checkpoint *step, c
 
 /* Reads the settings of all groups of parameters. */
 static int read_group_settings(struct settings *s, struct sheaf_checkpoint *step,
-                         struct sheaf_error *err)
+                               struct sheaf_error *err)
 {
 	int rc = 0;
 
@@ -151,7 +152,7 @@ static bool is_step_of_parameter(const struct shf_layout *l, const struct shf_lt
 	        (t->dtype == SHEAF_I64 && t->bytes == 8));
 }
 
-/* Reads the number in such a tensor. *v is 0 if it is none that an update leaves. */
+/* Reads the number in such a tensor. Sets *v to 0 if it is not a whole number above 0. */
 static int read_step(struct sheaf_checkpoint *step, struct shf_checked *c,
                      const struct shf_lt_tensor *t, int64_t *v, struct sheaf_error *err)
 {
@@ -197,19 +198,24 @@ static int find_step(int64_t *found, struct sheaf_checkpoint *step, struct sheaf
 	return rc;
 }
 
+int shf_export_updates_find(int64_t *updates, struct sheaf_checkpoint *step,
+                            const struct shf_export_opts *opts, struct sheaf_error *err)
+{
+	const char *noted = shf_manifest_note(&step->manifest, "adam.step");
+
+	*updates = opts->adam_step ? opts->adam_step : noted ? strtoll(noted, NULL, 10) : 0;
+	return *updates ? 0 : find_step(updates, shf_step_behind_maps(step), err);
+}
+
 int shf_export_adam_find(struct shf_export_adam *adam, struct sheaf_checkpoint *step,
                          const struct shf_export_opts *opts, struct sheaf_error *err)
 {
-	const char *noted = shf_manifest_note(&step->manifest, "adam.step");
 	double *beta = adam->beta;
 	struct settings s;
-	int rc = 0;
+	int rc;
 
-	*adam = (struct shf_export_adam){ opts->adam_step, { opts->beta1, opts->beta2 } };
-	if (!adam->step && noted)
-		adam->step = strtoll(noted, NULL, 10);
-	if (!adam->step)
-		rc = find_step(&adam->step, shf_step_behind_maps(step), err);
+	*adam = (struct shf_export_adam){ 0, { opts->beta1, opts->beta2 } };
+	rc = shf_export_updates_find(&adam->step, step, opts, err);
 	if (rc == 0 && beta[0] == 0 && beta[1] == 0) {
 		rc = read_group_settings(&s, step, err);
 		if (rc == 0 && !s.betas_differ)

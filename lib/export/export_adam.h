@@ -12,12 +12,16 @@ struct shf_export_adam {
 	int64_t step;                   /* > 0 */
 	double beta[2];
 };
-/* Takes both from the options, or else from what the step says of its optimizer: the note
- * adam.step, or else the number that all tensors <parameter>/step have, and the betas that all its
- * groups of parameters have. EINVAL: neither has them. */
+/* Finds the number of updates: that of the options, or else the note adam.step, or else the number
+ * that all tensors <parameter>/step have. Sets *updates to 0 if there is none of these. */
+int shf_export_updates_find(int64_t *updates, struct sheaf_checkpoint *step,
+                            const struct shf_export_opts *opts, struct sheaf_error *err);
+/* Finds the number of updates, and the betas: those of the options, or else those that all groups
+ * of parameters have. EINVAL: one of them cannot be found. */
 int shf_export_adam_find(struct shf_export_adam *adam, struct sheaf_checkpoint *step,
                          const struct shf_export_opts *opts, struct sheaf_error *err);
-/* Finds the learning rate of the last update, which the note scheduler.last_lr says, or else all
- * groups of parameters. *rate is 0 if neither does. */
+/* Finds the learning rate of the last update: that of the note scheduler.last_lr, or else the one
+ * that all groups of parameters have. Sets *rate to 0 if there is no such note, and no group has a
+ * rate or groups have different ones. */
 int shf_export_rate_find(double *rate, struct sheaf_checkpoint *step, struct sheaf_error *err);
 #endif

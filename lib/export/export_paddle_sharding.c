@@ -191,12 +191,10 @@ static int take_tensors(struct sharded *s)
 	return rc;
 }
 
-/* Takes out of the plan what has no place in a file: numbers of updates, if all parameters have one
- * number, which was given or is the note adam.step, and all copies of tied tensors but those of
- * weights. */
-static void leave_out(const struct sharded *s, const struct shf_export_opts *opts)
+/* Takes out of the plan what has no place in a file: the numbers of updates if `updates` is the
+ * number of all parameters, not 0, and all copies of tied tensors but those of weights. */
+static void leave_out(const struct sharded *s, int64_t updates)
 {
-	bool one = opts->adam_step || shf_manifest_note(&s->step->manifest, "adam.step");
 	struct shf_layout *l = &s->plan->out;
 	size_t n = 0;
 
@@ -205,7 +203,7 @@ static void leave_out(const struct sharded *s, const struct shf_export_opts *opt
 		const char *family = l->families[t->family].name;
 		size_t end = strlen(t->name);
 
-		if (t->family == s->families[MOMENTS] && one && end > 5 &&
+		if (t->family == s->families[MOMENTS] && updates && end > 5 &&
 		    strcmp(t->name + end - 5, "/step") == 0)
 			continue;
 		if (t->family != s->families[MODEL] &&
@@ -546,11 +544,14 @@ static int sharding_place(struct shf_export_plan *plan, struct sheaf_checkpoint 
 {
 	struct sharded s = { .plan = plan, .step = step, .err = err };
 	uint32_t *order = NULL;
+	int64_t updates = 0;
 	int rc = take_families(&s, opts);
 
+	if (rc == 0)
+		rc = shf_export_updates_find(&updates, step, opts, err);
 	if (rc < 0)
 		return rc;
-	leave_out(&s, opts);
+	leave_out(&s, updates);
 	order = shf_export_by_source(plan, step, err);
 	rc = order ? shf_paddle_check_names(&plan->out, err) : SHEAF_ENOMEM;
 	if (rc == 0)

@@ -130,19 +130,18 @@ static bool has_moments(const struct shf_layout *l)
 int shf_paddle_trainer_add(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
                            const struct shf_export_opts *opts, struct sheaf_error *err)
 {
-	const char *updates = shf_manifest_note(&step->manifest, "adam.step");
 	struct trainer t = { step, shf_step_said_number(step) };
 	double rate = 0;
-	int rc;
+	int rc = 0;
 
 	if (opts->family || !has_moments(&plan->out))
 		return 0;
 	if (t.number < 0)
-		t.number = opts->adam_step ? opts->adam_step : updates ? strtoll(updates, NULL, 10)
-		                                                       : 0;
+		rc = shf_export_updates_find(&t.number, step, opts, err);
 	if (t.number < 0)
 		t.number = 0;
-	rc = shf_export_rate_find(&rate, step, err);
+	if (rc == 0)
+		rc = shf_export_rate_find(&rate, step, err);
 	if (rc == 0)
 		rc = put_json(plan, &t, err);
 	if (rc == 0)

@@ -149,7 +149,9 @@ t 0 'moments of Lightning need neither --step nor --betas' \
 	"$SHEAF" convert f/lightning.ckpt lit --format paddle-uc --all
 t 0 'nor do those of a dictionary of torch.save' \
 	"$SHEAF" convert f/training.pt dict --format paddle-uc --all
-for of in lit:net.first.bias:3 dict:model.up.bias:2; do
+t 0 'also as files of ranks of sharding_io' \
+	"$SHEAF" convert f/training.pt dict.shared --format sharding-io --all
+for of in lit:net.first.bias:3 dict:model.up.bias:2 dict.shared:model.up.bias:2; do
 	name=${of#*:}
 	"$SHEAF" cat "${of%%:*}" "${name%:*}/beta1_pow_acc_0" --family optimizer >power &&
 		"$PY" -c 'import struct, sys
