@@ -39,8 +39,8 @@ static int copy_pieces(const struct shf_sys *sys, int in, int out, struct shf_mf
 	return put < 0 ? (int)put : shf_sys_fsync(sys, out);
 }
 
-/* Copies a config.json of `bytes` bytes, and changes it. source: gets the length and the CRC of
- * what was read. Fails as copy_pieces() does. */
+/* Copies a config.json of `bytes` bytes as shf_config_clean() changes it. source: receives the
+ * length and the CRC of what was read. Fails as copy_pieces() does. */
 static int copy_config(const struct shf_sys *sys, int in, int out, uint64_t bytes,
                        struct shf_mf_file *m, struct shf_mf_file *source, bool *reading)
 {

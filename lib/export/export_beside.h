@@ -15,9 +15,9 @@ struct shf_export_beside {
 	 * this step are left out. NULL: the directory is no step. */
 	const struct shf_layout *step;
 	bool rank_files;                /* the opaque bytes of ranks are copied, too */
-	struct shf_mf_file source;      /* bytes and CRC of the last file, as they were read: a
-	                                 * config.json is written with the names of other classes
-	                                 * (export_config.h) */
+	struct shf_mf_file source;      /* bytes and CRC of the file that was read last. What is
+	                                 * written of a config.json may differ from it: see
+	                                 * shf_config_clean */
 	uint64_t left_out;              /* how many files were left out because of `step` */
 	struct shf_arena arena;         /* of the names in `copied` */
 	struct shf_buf copied;          /* owned; struct shf_mf_file of each file, with its CRC */

@@ -3,9 +3,9 @@
 #include <string.h>
 #include "json.h"
 
-/* Classes of PaddleNLP 3.0 and PaddleFormers 1.2: of pipelines (Pipe), of training with
- * auto-parallel (Net, 3DAuto), of its newer core (Fleet), and those that they have replaced
- * (Deprecated). */
+/* The names of some classes of PaddleNLP 3.0 and PaddleFormers 1.2 end in these: classes for
+ * pipelines (Pipe), for auto-parallel training (Net, 3DAuto), for the newer core (Fleet), and
+ * replaced classes (Deprecated). */
 static const char *const suffixes[] = { "Pipe", "Net", "3DAuto", "Fleet", "Deprecated" };
 
 /* Returns the length of the name of a class without such suffixes. Only a class <model>For<task>
@@ -28,7 +28,8 @@ static size_t plain_class(const char *name, size_t n)
 	return n;
 }
 
-/* Appends what the last token becomes, in place of [j->at, j->p) of the text. */
+/* Appends the text that replaces the last token, which is [j->at, j->p) of the input. in_classes:
+ * the token is in the array `architectures`. degree: it is the value of tensor_parallel_degree. */
 static void put_token(struct shf_buf *out, const struct shf_json *j, bool in_classes, bool degree)
 {
 	size_t n, plain;

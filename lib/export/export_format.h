@@ -14,9 +14,9 @@ struct shf_export_format {
 	bool copies_files;              /* files that belong to a model, such as config.json, are
 	                                 * copied into its directory */
 	bool families;                  /* several families can be written at once */
-	bool copies_tied;               /* a tensor with a tied name is written under both names,
-	                                 * because readers of the format look for each name; else
-	                                 * it is written once */
+	bool copies_tied;               /* a tensor that has tied names is written under each of
+	                                 * its names, because readers of the format look for each.
+	                                 * If this is false, the tensor is written once */
 	/* Returns whether the format has this type. NULL: it has all of them. */
 	bool (*has_type)(int32_t dtype);
 	/* Gives each tensor a file and an offset, which is a multiple of the size of its items, or
@@ -25,8 +25,8 @@ struct shf_export_format {
 	 * out, write moments in another type, and add families that have no tensors. */
 	int (*place)(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
 	             const struct shf_export_opts *opts, struct sheaf_error *err);
-	/* Makes index i, counted from 0, a small file that is written when all others are, and that
-	 * is not kept in the plan until then, as those of shf_export_small_add are. Returns its
+	/* Makes index i, counted from 0: a small file that is written after all others. Unlike the
+	 * small files of shf_export_small_add, an index is made when it is written. Returns its
 	 * name, which may begin with folders that files of the plan are in, or NULL if there are no
 	 * more. Sets *rc after a failure. The function may be NULL. */
 	const char *(*index)(struct shf_export_plan *plan, const struct shf_export_opts *opts,

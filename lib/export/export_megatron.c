@@ -101,8 +101,8 @@ static int check_names_differ(const struct shf_layout *l, struct sheaf_error *er
 	return rc;
 }
 
-/* Gives all tensors their names in Megatron-Core. This comes after the tensors were placed, because
- * the layout is sorted by the names that they have in the step. */
+/* Gives all tensors their names in Megatron-Core. The caller places the tensors first, because
+ * placing needs the order of the layout, which is that of the names in the step. */
 static int name_tensors(struct shf_layout *l, struct sheaf_error *err)
 {
 	int rc = 0;

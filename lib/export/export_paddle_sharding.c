@@ -127,8 +127,8 @@ static int list_params(struct sharded *s)
 	return 0;
 }
 
-/* Lets the names of a tied weight share what belongs to the parameter. The plan has a copy of the
- * weight under each name. */
+/* Makes all names of a tied weight one parameter. The plan has a copy of the weight under each of
+ * the names. */
 static void share_tied(struct sharded *s)
 {
 	const struct shf_layout *from = &s->step->layout;
@@ -215,7 +215,7 @@ static void leave_out(const struct sharded *s, int64_t updates)
 	l->tensors_n = n;
 }
 
-/* Gives each parameter a rank: the first half of all bytes rank 0, and the rest rank 1. */
+/* Gives rank 0 the parameters of the first half of all bytes, and rank 1 the others. */
 static void halve_params(struct sharded *s)
 {
 	uint64_t all = 0, before = 0;
@@ -229,8 +229,8 @@ static void halve_params(struct sharded *s)
 	s->ranks = RANKS_MIN;
 }
 
-/* Gives each parameter a number and a rank. A rank gets parameters that follow one another, with at
- * most so many bytes, or one that has more. */
+/* Gives each parameter a number and a rank. A rank gets parameters that follow one another and have
+ * at most `most` bytes together, or a single one that has more. */
 static void deal_params(struct sharded *s, uint64_t most)
 {
 	uint32_t rank = 0, number = 0, on_rank = 0;
@@ -306,9 +306,10 @@ struct part {
 	int family;
 	uint32_t rank, file;
 	const uint32_t *order;          /* of all tensors of the plan */
-	bool masters;                   /* by names at run time: of parameters that have masters;
-	                                 * else by names: of all, or of averages those without
-	                                 * masters */
+	bool masters;                   /* it has the tensors of parameters that have master
+	                                 * weights, by names at run time. If this is false, it has
+	                                 * all weights, all moments, or the averages of the other
+	                                 * parameters */
 };
 
 /* Returns whether tensor t is in a part. */
@@ -321,7 +322,7 @@ static bool is_in(const struct sharded *s, const struct part *part, uint32_t t)
 	       (part->family == MOMENTS || of_master == part->masters);
 }
 
-/* Puts the items of a part, as items *n of a dictionary and those after it. */
+/* Puts the items of a part into a dictionary that has *n items already, and counts them in *n. */
 static void put_part(struct shf_paddle_out *p, const struct sharded *s, const struct part *part,
                      size_t *n)
 {
@@ -359,7 +360,7 @@ static void dict_end(struct shf_paddle_out *p, size_t items)
 		shf_pkw_op(&p->pickle, SHF_PKW_SETITEMS);
 }
 
-/* Puts a dictionary of what a rank has under names at run time. */
+/* Puts the dictionary in which a rank has its tensors by names at run time. */
 static void put_masters(struct shf_paddle_out *p, const struct sharded *s, struct part part,
                         size_t *n)
 {

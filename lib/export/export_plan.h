@@ -21,7 +21,7 @@ struct shf_export_file {
 	struct shf_buf holes;           /* owned; struct shf_export_hole, in order of place */
 	uint64_t bytes;                 /* of the whole file */
 };
-struct shf_export_small {       /* a small file that is written when all others are */
+struct shf_export_small {       /* a small file that is written after the files of tensors */
 	const char *name;               /* in the arena of the layout, or static */
 	struct shf_buf bytes;           /* owned */
 };
@@ -35,8 +35,8 @@ struct shf_export_plan {
 	struct shf_export_file *files;  /* owned; out.files_n of them */
 	uint64_t *before;               /* owned; by position in out.by_place: bytes of the tensors
 	                                 * that are placed before it in its file */
-	struct shf_buf smalls;          /* owned; struct shf_export_small of each; attached files of
-	                                 * these names are not copied */
+	struct shf_buf smalls;          /* owned; a struct shf_export_small for each small file.
+	                                 * Attached files of the same names are not copied */
 	struct shf_export_item *items;  /* in the arena of `out`; by tensor: the archive in its file
 	                                 * that has it alone; NULL: the format has none */
 	struct shf_crc32 *crc;          /* owned; tables, if a file has holes; else NULL */

@@ -19,8 +19,8 @@ struct trainer {
 
 #define NUMBER_MAX 1e15         /* all whole numbers up to it are numbers of F64, too */
 
-/* Returns the value of the note trainer_state.<key>, or 0 if that is not there or no number from 0
- * to NUMBER_MAX. */
+/* Returns the value of the note trainer_state.<key>, or 0 if there is no such note, or its value is
+ * not a number from 0 to NUMBER_MAX. */
 static double noted(const struct trainer *t, const char *key)
 {
 	struct shf_buf name = SHF_BUF_INIT;
@@ -37,8 +37,8 @@ static double noted(const struct trainer *t, const char *key)
 	return x > 0 && x <= NUMBER_MAX && !*end ? x : 0;
 }
 
-/* The members of the state of both trainers. How a member that is a number begins is in the notes
- * or 0; the others are those of a training that has not logged anything. */
+/* The members of the state of both trainers. json: the value, as in a training that has not logged
+ * anything. NULL: the value is a number, that of a note or 0. */
 static const struct member { const char *key; bool is_integer; const char *json; } members[] = {
 	{ "epoch", false, NULL }, { "global_step", true, NULL }, { "consumed_samples", true, NULL },
 	{ "max_steps", true, NULL }, { "num_train_epochs", true, NULL },
@@ -97,8 +97,8 @@ static int put_pickle(struct shf_export_plan *plan, const struct trainer *t,
 	return shf_export_small_add(plan, "trainer_state.bin", &w.out, err);
 }
 
-/* Puts what a schedule of Paddle restores: for how many steps it has been asked, and the rate that
- * it gave last. */
+/* Adds the file from which a schedule of Paddle is restored: the number of its last step, and the
+ * learning rate of that step. */
 static int put_schedule(struct shf_export_plan *plan, const struct trainer *t, double rate,
                         struct sheaf_error *err)
 {

@@ -5,10 +5,10 @@
 #define SHF_PADDLE_TRAINER_H
 #include "export_plan.h"
 
-/* Adds trainer_state.json, which PaddleNLP reads, and trainer_state.bin, which PaddleFormers reads,
- * with the number of the step, and what the notes trainer_state.* say; if the step says no number,
- * with that of the updates of AdamW. If the step says its learning rate, also adds
- * scheduler.pdparams. Adds nothing if no family of the plan has moments. */
+/* Adds trainer_state.json, which PaddleNLP reads, and trainer_state.bin, which PaddleFormers reads.
+ * Both have the values of the notes trainer_state.*, and the number of the step; if the step has
+ * none, the number of updates of AdamW. If the learning rate can be found, also adds
+ * scheduler.pdparams. Adds nothing if one family was asked for, or none has moments. */
 int shf_paddle_trainer_add(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
                            const struct shf_export_opts *opts, struct sheaf_error *err);
 #endif

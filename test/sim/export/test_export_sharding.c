@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A step of a run is exported as a checkpoint of sharding_io. All families load from it in any
  * layout, states of the optimizer are found by the names that Paddle gives parameters, and what the
- * loader of PaddleNLP would not take is refused. And what the trainers of Paddle go on from beside
- * the tensors, in this format and others. */
+ * loader of PaddleNLP would not take is refused. In this and other formats the trainers of Paddle
+ * find the number of the step and the learning rate. */
 #include "export_format.h"
 #include "hands.h"
 #include "t.h"
