@@ -107,9 +107,9 @@ const char *cli_hint_for(const struct sheaf_error *err, char text[100]);
 /* A place as one step: a run alone is its latest. 0, or an exit status with the line out. */
 int cli_step_open(struct cli_step *s, const struct cli_args *a, const char *text, bool unverified);
 void cli_step_close(struct cli_step *s);
-/* Reads the configuration of the model of a step: a file, or else (NULL) its config.json, which is
- * attached, in the directory of another program, or beside its file. NULL: there is none. Owned by
- * the caller. */
+/* Reads the configuration of the model of a step from `file`. file NULL: from config.json, which is
+ * attached to the step, lies in the directory of another program, or lies beside its file. Returns
+ * NULL if there is none. Owned by the caller. */
 json_t *cli_config_of(const struct cli_step *s, const char *file);
 /* Shows the step through the map that --map names, if it does. family: the family of it that is
  * wanted; NULL: all. The prefix is that of --prefix. 0, or an exit status with the line out. */
@@ -174,7 +174,8 @@ void cli_progress_end(struct cli_progress *p);
 /* Says how many tensors of another program's checkpoint are not read, if there are any: they are
  * missing in what was written. */
 void cli_say_unread(const char *src, struct sheaf_checkpoint *step);
-/* Names the files, and counts the notes, that an export of the step to `dst` does not have. */
+/* Prints the names of the files, and the number of the notes, that an export of the step to `dst`
+ * does not have. */
 void cli_say_left_out(const struct cli_args *a, const struct cli_step *s, const char *dst);
 /* Takes --dtype, --max-shard-size and --mem. 0, or 2 with the line out. */
 int cli_writing_options(const struct cli_args *a, int32_t *dtype, uint64_t *file_bytes_max,
@@ -187,21 +188,21 @@ struct cli_pairs {
 	struct sheaf_checkpoint *side[2];       /* borrowed */
 	struct cli_families families[2];        /* of both sides; names are borrowed */
 	bool of_programs;               /* one side is of sheaf, and the other of another program */
-	char between;                   /* not '\0': side `joined` has one family, in whose names
-	                                 * this comes between a family of the other side and a
-	                                 * name */
+	char between;                   /* not '\0': side `joined` has no families of its own. Its
+	                                 * names of tensors begin with a family of the other side
+	                                 * and this character */
 	int joined;
 };
 void cli_pairs_init(struct cli_pairs *p, struct sheaf_checkpoint *left,
                     struct sheaf_checkpoint *right);
 bool cli_families_have(const struct cli_families *f, const char *family);
-/* Returns the family of a tensor of this side, 0 or 1, also if it is in its name. */
+/* Returns the family of a tensor of this side, 0 or 1. The tensor may have it in its name. */
 const char *cli_pairs_family(const struct cli_pairs *p, int side, const struct sheaf_tensor *t);
 /* Finds the tensor on the other side that this one of `side` is compared with. ELAYOUT: none. */
 int cli_pairs_find(const struct cli_pairs *p, int side, const struct sheaf_tensor *t,
                    struct sheaf_tensor *out);
-/* Returns whether the values of a tensor follow from the number of updates and the betas, which
- * another program may keep in another form. */
+/* Returns whether a tensor has a number of updates or a power of a beta, and the sides are of
+ * different programs. One of them may keep such values in another form. */
 bool cli_pairs_follows(const struct cli_pairs *p, const struct sheaf_tensor *t);
 
 /* show --hf: what a Hugging Face loader would miss; the exit status. */

@@ -22,7 +22,8 @@ struct diff {
 	struct cli_pairs pairs;
 	json_t *left_out;               /* families of one side, which are not compared; owned */
 	uint64_t tensors, different;
-	uint64_t following;             /* tensors of one side that follow from the rest */
+	uint64_t following;             /* tensors of one side with numbers of updates, or powers
+	                                 * of betas, which follow from these: no difference */
 };
 
 struct gap {                            /* how two tensors differ */
@@ -261,8 +262,8 @@ static bool wanted(const struct diff *d, int side, const struct sheaf_tensor *t)
 	return !json_object_get(d->left_out, family);
 }
 
-/* A directory of another program has weights and no more, so what a step of ours has beside them is
- * no difference: notes the families that one side alone has. */
+/* Between a step of sheaf and a checkpoint of another program, only families that both have are
+ * compared, because many programs write weights alone. Notes the families of one side. */
 static void choose_families(struct diff *d)
 {
 	if (d->family || !d->pairs.of_programs || d->pairs.between)
@@ -276,7 +277,7 @@ static void choose_families(struct diff *d)
 	}
 }
 
-/* Says that one side alone has a tensor, unless that is no difference. */
+/* Counts and reports a tensor that one side alone has, unless that is no difference. */
 static void alone(struct diff *d, const struct sheaf_tensor *t, const char *what)
 {
 	if (cli_pairs_follows(&d->pairs, t)) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which tensors of two checkpoints sheaf diff compares. Mostly these are tensors of the same family
- * and name. But formats that know no families, such as torch.save, have those of sheaf convert
- * --all in their names: model.norm.weight, or model/norm.weight in a file of NumPy. */
+/* Finds the tensors of two checkpoints that sheaf diff compares with each other. Mostly these have
+ * the same family and name. But a file that sheaf convert --all has written in a format without
+ * families, such as torch.save, has the families in the names of its tensors: model.norm.weight,
+ * or model/norm.weight in a file of NumPy. */
 #include "cli.h"
 
 #include <stdio.h>
@@ -34,7 +35,7 @@ bool cli_families_have(const struct cli_families *f, const char *family)
 	return false;
 }
 
-/* Finds the tensor that a checkpoint of one family has for one of another checkpoint. */
+/* Finds the tensor whose name is a family, the character `between` and a name. */
 static int find_joined(struct sheaf_checkpoint *in, char between, const char *family,
                        const char *name, struct sheaf_tensor *out)
 {
@@ -45,8 +46,8 @@ static int find_joined(struct sheaf_checkpoint *in, char between, const char *fa
 	                              : SHEAF_ELAYOUT;
 }
 
-/* Returns whether `step`, whose families are `mine`, has those of `other` in its names of tensors,
- * with this character behind them. */
+/* Returns whether the names of tensors in `step`, whose families are `mine`, begin with the
+ * families of `other` and this character. Tries the first tensor of each family. */
 static bool is_joined(struct sheaf_checkpoint *step, const struct cli_families *mine,
                       struct sheaf_checkpoint *other, char between)
 {

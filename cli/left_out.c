@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What sheaf convert and sheaf export say of files and notes that DST does not have. */
+/* Prints which files and how many notes of the source DST does not have, after sheaf convert and
+ * sheaf export. */
 #include "cli.h"
 
 #include <dirent.h>
@@ -7,7 +8,7 @@
 
 #define NAMES_SAID 10           /* most names of files that were not copied */
 
-/* A line with names of files. */
+/* The line on stderr that names files. n: how many there are, also those that it does not name. */
 struct names { const char *dst; int n; };
 
 static void names_add(struct names *x, const char *name)
@@ -74,7 +75,7 @@ static void name_attached(struct names *x, struct sheaf_checkpoint *step)
 			names_add(x, file);
 }
 
-/* Returns whether the format has a place for the value of a note. */
+/* Returns whether a checkpoint of the format has a place for the value of this note. */
 static bool has_place(const char *format, bool all, const char *key)
 {
 	static const char *const trainers[] = { "trainer_state.", "scheduler.last_", "adam.step" };
@@ -110,7 +111,7 @@ void cli_say_left_out(const struct cli_args *a, const struct cli_step *s, const 
 
 	if (sheaf_checkpoint_get_info(s->step, &info, NULL) < 0)
 		return;
-	/* A file of GGUF has what these files say. */
+	/* A file of GGUF has the configuration and the tokenizer that are in these files. */
 	if (!is_gguf && s->place.kind == CLI_DIR && !cli_has(info.path, "sheaf.json") &&
 	    cli_has(dst, "."))
 		name_others(&x, info.path);

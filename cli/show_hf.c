@@ -51,8 +51,8 @@ static bool attached(const struct hf *h, const char *want)
 	return false;
 }
 
-/* Returns the class that is known here if that of the configuration is it with a suffix, such as
- * Qwen2ForCausalLMPipe of Paddle; else NULL. */
+/* If a class is a known one with a suffix, such as Qwen2ForCausalLMPipe of Paddle, returns the
+ * known one. Returns NULL if it is not. */
 static const char *longer_name(const char *arch)
 {
 	static const char *const known[] = { "Qwen2ForCausalLM", "Qwen2MoeForCausalLM",
@@ -96,7 +96,7 @@ static void check_config(struct hf *h)
 		say(h, true, "config", "config.json", "it has no \"model_type\"");
 }
 
-/* Whether there is an index that does not name model.safetensors, but other files. */
+/* Returns whether there is an index that names other files, and not model.safetensors. */
 static bool index_is_of_others(const struct hf *h)
 {
 	json_t *index, *file;
