@@ -37,12 +37,13 @@ static bool has_tensors(const char *name)
 {
 	static const char *const tails[] = { ".safetensors", ".index.json", ".distcp", ".bin",
 		".pt", ".pth", ".metadata", ".sheaf-export", ".pdparams", ".pdopt", ".pdema",
-		"model_meta.json", "model_state", "optimizer_state", "master_weight",
-		"ema_state", "latest", "latest_universal", "zero", "zero_to_fp32.py",
-		"zero_to_torch.py" };
+		"model_meta.json", "metadata.pkl", "model_state", "optimizer_state",
+		"master_weight", "ema_state", "latest", "latest_universal", "zero",
+		"zero_to_fp32.py", "zero_to_torch.py" };
 	size_t n = strlen(name);
 
-	if (strstr(name, ".safetensors_shard_") || strncmp(name, "global_step", 11) == 0)
+	if (strstr(name, ".safetensors_shard_") || strncmp(name, "global_step", 11) == 0 ||
+	    strncmp(name, "manifest.", 9) == 0)
 		return true;
 	for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++)
 		if (n >= strlen(tails[i]) && strcmp(name + n - strlen(tails[i]), tails[i]) == 0)

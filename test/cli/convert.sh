@@ -204,6 +204,12 @@ t 0 'weights of no iteration' "$SHEAF" convert two released --format megatron
 [ "$(cat released/latest_checkpointed_iteration.txt)" = release ]
 result $? 'are a release'
 
+for from in ckpt-torch:metadata.pkl zarr-ocdbt-numbered:manifest; do
+	t 0 "a directory ${from%:*}" "$SHEAF" convert f/${from%:*} of.${from%:*}
+	! grep -q "not copied:.*${from#*:}" "$T/err"
+	result $? 'has an index, which is not named as a file that was not copied'
+done
+
 # A model that a pipeline of Paddle has saved.
 mkdir pipe && cp one/model.safetensors pipe/
 printf '{\n  "architectures": ["Qwen2ForCausalLMPipe"],\n  "tensor_parallel_degree": 2\n}\n' \
