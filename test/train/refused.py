@@ -395,6 +395,14 @@ def printed(w):
         w.claims.check(done.returncode in (1, 2) and words in message(done) and
                        "sheaf_" not in message(done) and "SHEAF_" not in message(done),
                        "resume %s is refused without words of the API" % resume, done.stderr)
+    os.mkdir(w.path("no-run"))
+    for run in "AT/absent", "AT/no-run":
+        done = w.run({"run": run}, "--print-config")
+        w.claims.check(done.returncode == 0 and not done.stderr and "\nbeta2: 0.95\n" in
+                       done.stdout and not os.path.exists(w.path("absent")) and
+                       not os.listdir(w.path("no-run")),
+                       "where %s has no checkpoint, the options that were given are printed" % run,
+                       done.stderr)
     done = w.run({"run": "AT/handed", "resume": "AT/handed@7"}, "--print-config")
     w.claims.check(done.returncode == 2 and "no step 7" in message(done) and not done.stdout,
                    "a checkpoint that does not exist has no options to print", done.stderr)

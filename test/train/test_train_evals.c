@@ -300,7 +300,7 @@ TEST(an_evaluation_of_another_run_needs_no_run)
 	}
 	CHECK_RC(evaluate_on(2, "whole/none", "eval-data: whole/eval", rank), TR_ENOENT,
 		 &rank[0].err);
-	CHECK(strstr(rank[0].err.msg, "run whole/none does not exist; set run") != NULL);
+	CHECK(strstr(rank[0].err.msg, "run whole/none has no checkpoint to evaluate") != NULL);
 	CHECK(access("whole/none", F_OK) < 0);
 	rmtree("whole");
 }

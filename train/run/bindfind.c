@@ -400,10 +400,7 @@ int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_
 
 	*p = (struct tr_progress){ .step = 0 };
 	*config = NULL;
-	if (strcmp(resume, "auto") == 0 && !s->run) {
-		rc = tr_fail(err, TR_ENOENT, "run %s does not exist; set run, or resume to "
-			     "RUN@STEP or a directory", s->run_dir);
-	} else if (strcmp(resume, "auto") == 0) {
+	if (strcmp(resume, "auto") == 0) {
 		rc = find_newest(s, p, err);
 	} else if (strcmp(resume, "none") != 0) {
 		rc = open_named(s, resume, rewind, err);

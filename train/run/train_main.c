@@ -247,13 +247,8 @@ static int read_arguments(struct command *c, int argc, char **argv, struct tr_er
 		tr_fail(err, TR_EINVAL, "which CONFIG? See sheaf-train --help");
 }
 
-/* Returns whether the job would resume a checkpoint, which may hand on options. */
-static int may_resume(const struct tr_opts *o)
-{
-	return o->run && strcmp(o->resume, "none") != 0 &&
-	       (strcmp(o->resume, "auto") != 0 || tr_is_directory(o->run));
-}
-
+/* Prints the options. A job with resume none takes none from a checkpoint, so the run is not
+ * opened. */
 static int print_config(struct command *c, struct tr_error *err)
 {
 	struct tr_ranks alone;
@@ -261,7 +256,7 @@ static int print_config(struct command *c, struct tr_error *err)
 	int rc = 0;
 
 	tr_ranks_alone(&alone);
-	if (may_resume(&c->opts))
+	if (c->opts.run && strcmp(c->opts.resume, "none") != 0)
 		rc = tr_job_options(&alone, &c->opts, c->evaluates, err);
 	if (rc < 0)
 		return rc;
