@@ -28,6 +28,19 @@ static int ends_within_line(const char *path, int fd)
 	return last != '\n';
 }
 
+void tr_warn(const struct tr_events *e, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!e->writes)
+		return;
+	va_start(ap, fmt);
+	fputs("sheaf-train: ", stderr);
+	vfprintf(stderr, fmt, ap);
+	fputc('\n', stderr);
+	va_end(ap);
+}
+
 static void put_line(struct tr_events *e, int fd, const char *line, size_t n)
 {
 	ssize_t put;
@@ -41,8 +54,8 @@ static void put_line(struct tr_events *e, int fd, const char *line, size_t n)
 	} while (n > 0 && (put > 0 || (put < 0 && errno == EINTR)));
 	if (n > 0 && !e->lost) {
 		e->lost = 1;
-		fprintf(stderr, "sheaf-train: an event could not be written: %s; the training "
-			"continues\n", strerror(errno));
+		tr_warn(e, "an event could not be written: %s; the training continues",
+			strerror(errno));
 	}
 }
 
@@ -81,8 +94,8 @@ int tr_events_in_run(struct tr_events *e, const char *run, struct tr_error *err)
 static void open_or_say(struct tr_events *e, const char *path)
 {
 	if (open_to_append(e, path) < 0)
-		fprintf(stderr, "sheaf-train: %s: %s; events are not written to it, and the "
-			"training continues\n", path, strerror(errno));
+		tr_warn(e, "%s: %s; events are not written to it, and the training continues",
+			path, strerror(errno));
 }
 
 void tr_events_begin(struct tr_events *e)

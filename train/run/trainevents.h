@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The output of a training, which rank 0 writes: events for programs, as lines of JSON, and lines
- * of text for people. */
+/* The output of a training, which rank 0 writes: events for programs, as lines of JSON; and for
+ * people, lines of text on stdout and warnings on stderr. */
 #ifndef TRAINEVENTS_H
 #define TRAINEVENTS_H
 #include <jansson.h>
@@ -37,6 +37,8 @@ void tr_events_close(struct tr_events *e);
 void tr_event(struct tr_events *e, json_t *event);
 /* Prints a line for people, unless events go to stdout. */
 void tr_say(struct tr_events *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Prints a warning to stderr, with the name of the program before it. */
+void tr_warn(const struct tr_events *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Returns a double as the text that %a prints. */
 json_t *tr_json_hex(double x);
 /* Returns a hash as 16 digits. */

@@ -24,8 +24,7 @@ static int take_save(struct tr_job *j, int code, const struct tr_error *err)
 	j->last_saved = j->committed;
 	j->unsaved = *err;
 	tr_tell_error(j->events, code, err);
-	if (j->ranks->rank == 0)
-		fprintf(stderr, "sheaf-train: %s; the training goes on\n", err->msg);
+	tr_warn(j->events, "%s; the training goes on", err->msg);
 	return 0;
 }
 
@@ -76,9 +75,8 @@ static int take_memory_save(struct tr_job *j, int code, const struct tr_error *e
 		return code;
 	if (!j->memory_lost) {
 		tr_tell_error(j->events, code, err);
-		if (j->ranks->rank == 0)
-			fprintf(stderr, "sheaf-train: %s; the training goes on, and saves to "
-				"memory are tried again\n", err->msg);
+		tr_warn(j->events, "%s; the training goes on, and saves to memory are tried again",
+			err->msg);
 	}
 	j->memory_lost = 1;
 	return 0;
@@ -130,8 +128,8 @@ void tr_job_finish_save(struct tr_job *j)
 {
 	struct tr_error err = { .rank = -1 };
 
-	if (tr_job_advance(j, 1, &err) < 0 && j->ranks->rank == 0)
-		fprintf(stderr, "sheaf-train: the last save failed, too: %s\n", err.msg);
+	if (tr_job_advance(j, 1, &err) < 0)
+		tr_warn(j->events, "the last save failed, too: %s", err.msg);
 }
 
 /* Begins a save of the present state. */
@@ -190,7 +188,7 @@ void tr_job_rescue(struct tr_job *j)
 	struct tr_error err = { .rank = -1 };
 
 	if (!j->evaluates && j->last_saved != j->t.step &&
-	    tr_job_save(j, TR_TO_DISK, &err) < 0 && j->ranks->rank == 0)
-		fprintf(stderr, "sheaf-train: step %" PRId64 " could not be saved, either: %s\n",
-			j->t.step, err.msg);
+	    tr_job_save(j, TR_TO_DISK, &err) < 0)
+		tr_warn(j->events, "step %" PRId64 " could not be saved, either: %s", j->t.step,
+			err.msg);
 }

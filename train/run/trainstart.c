@@ -21,8 +21,8 @@ static void log_line(void *arg, int level, const char *line)
 
 	snprintf(own, sizeof(own), "%s", line);
 	tr_store_words(own, sizeof(own));
-	if (level <= 1 && j->ranks->rank == 0)
-		fprintf(stderr, "sheaf-train: %s\n", own);
+	if (level <= 1)
+		tr_warn(j->events, "%s", own);
 }
 
 /* Keeps the name of a checkpoint that was passed over, for the event `start`. */
@@ -85,6 +85,8 @@ static int find_checkpoint(struct tr_job *j, struct tr_error *err)
 int tr_job_options(struct tr_ranks *ranks, struct tr_opts *o, int evaluates, struct tr_error *err)
 {
 	struct tr_job *j = calloc(1, sizeof(*j));
+	/* Warnings are printed, and no events are written. */
+	struct tr_events events = { .writes = ranks->rank == 0, .fd = -1 };
 	const struct tr_store_opts so = { .run = o->run, .agent = o->agent, .reads_only = 1,
 					  .log = log_line, .passed = note_passed, .arg = j };
 	int rc;
@@ -93,7 +95,8 @@ int tr_job_options(struct tr_ranks *ranks, struct tr_opts *o, int evaluates, str
 		tr_fail(err, TR_ENOMEM, "no memory for the options");
 		return tr_ranks_abandon(ranks, err);
 	}
-	*j = (struct tr_job){ .o = o, .ranks = ranks, .evaluates = evaluates };
+	*j = (struct tr_job){ .o = o, .ranks = ranks, .events = &events,
+			      .evaluates = evaluates };
 	rc = tr_store_open(&j->store, &so, ranks, err);
 	if (rc == 0)
 		rc = tr_agree(ranks, find_checkpoint(j, err), err);
@@ -286,9 +289,9 @@ static int load(struct tr_job *j, struct tr_error *err)
 	int moments = tr_store_has_moments(j->store), rc;
 	int64_t step;
 
-	if (!moments && !j->evaluates && j->ranks->rank == 0)
-		fprintf(stderr, "sheaf-train: %s has no moments of the optimizer, or does not say "
-			"how many updates were made; they begin at 0\n", tr_store_found(j->store));
+	if (!moments && !j->evaluates)
+		tr_warn(j->events, "%s has no moments of the optimizer, or does not say how many "
+			"updates were made; they begin at 0", tr_store_found(j->store));
 	rc = tr_store_load(j->store, &step, err);
 	if ((rc == 0 || rc == TR_ELAYOUT) && step >= 0 && step != j->progress.step) {
 		j->only = step;
@@ -445,10 +448,10 @@ static int check_options(struct tr_job *j, struct tr_error *err)
 	int64_t micro_batch = o->micro_batch;
 	int rc = tr_opts_check(o, j->ranks->n, err);
 
-	if (rc == 0 && micro_batch > o->micro_batch && j->ranks->rank == 0)
-		fprintf(stderr, "sheaf-train: micro-batch %" PRId64 " is above the %" PRId64
-			" samples that a rank has in a step, so it is %" PRId64 "\n", micro_batch,
-			o->micro_batch, o->micro_batch);
+	if (rc == 0 && micro_batch > o->micro_batch)
+		tr_warn(j->events, "micro-batch %" PRId64 " is above the %" PRId64 " samples that "
+			"a rank has in a step, so it is %" PRId64, micro_batch, o->micro_batch,
+			o->micro_batch);
 	return rc;
 }
 

@@ -27,10 +27,9 @@ static void say_unsaved(const struct tr_job *j)
 {
 	const struct tr_opts *o = j->o;
 
-	if (!j->evaluates && !o->save_every && !o->save_memory_every && j->ranks->rank == 0)
-		fprintf(stderr, "sheaf-train: nothing is saved before the last step, and a job "
-			"that is killed loses its steps; set save-every, or send SIGUSR1 to "
-			"save\n");
+	if (!j->evaluates && !o->save_every && !o->save_memory_every)
+		tr_warn(j->events, "nothing is saved before the last step, and a job that is "
+			"killed loses its steps; set save-every, or send SIGUSR1 to save");
 }
 
 int tr_tell_start(struct tr_job *j, struct tr_error *err)
@@ -72,12 +71,11 @@ int tr_tell_start(struct tr_job *j, struct tr_error *err)
  * change the weights. */
 static void say_masked(struct tr_job *j)
 {
-	if (j->told_masked || j->ranks->rank)
-		return;
+	if (!j->told_masked)
+		tr_warn(j->events, "step %" PRId64 ": no token of its samples counts as a target, "
+			"so nothing is learned from it; is the mask of %s as it should be?",
+			j->t.step, j->o->data);
 	j->told_masked = 1;
-	fprintf(stderr, "sheaf-train: step %" PRId64 ": no token of its samples counts as a "
-		"target, so nothing is learned from it; is the mask of %s as it should be?\n",
-		j->t.step, j->o->data);
 }
 
 int tr_tell_step(struct tr_job *j, const struct tr_lm_step *s, int64_t start,
