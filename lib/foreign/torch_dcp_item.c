@@ -11,9 +11,9 @@
 #include "valid.h"
 #include "zip_verify.h"
 
-#define ITEM_ROOM (UINT64_C(4) << 20)   /* bytes of a compressed item that are kept while its
-                                         * archive is looked at */
-#define ITEM_MORE (UINT64_C(64) << 20)  /* bytes that one may stand for in addition to values */
+#define ITEM_ROOM (UINT64_C(4) << 20)   /* decoded bytes of a compressed item that are kept while
+                                         * its archive is read */
+#define ITEM_MORE (UINT64_C(64) << 20)  /* decoded bytes that an item may have beside values */
 
 int shf_dcp_item_open(struct shf_dcp_item *item, struct shf_foreign *f,
                       const struct shf_foreign_item *of, uint64_t most, struct sheaf_error *err)
@@ -56,8 +56,8 @@ void shf_dcp_list_item(struct shf_buf *items, const struct shf_foreign_piece *p)
 	shf_buf_add(items, &item, sizeof(item));
 }
 
-/* Whether the tensor of an item is the chunk that the metadata says it is. items: how many a flat
- * one must have, which is then one row; -1: it is not flat. */
+/* Returns whether the tensor in an item is the chunk that the metadata says it is. items: how many
+ * items it must have if it is flat, which means it is one row; -1: it is not flat. */
 static bool is_chunk(const struct shf_foreign_tensor *shown, const struct shf_foreign_tensor *t,
                      const struct shf_foreign_piece *p, int64_t items)
 {
@@ -72,7 +72,7 @@ static bool is_chunk(const struct shf_foreign_tensor *shown, const struct shf_fo
 	return shown->ndim == t->ndim + 1 && shown->dims[t->ndim] == items;
 }
 
-/* Sets the strides of a piece of a flat item, whose own stride must be that of one row. */
+/* Sets the strides of a piece in a flat item. Returns -1 if the row that the item is has gaps. */
 static int flat_strides(const struct shf_foreign_tensor *t, const struct shf_foreign_piece *p,
                         int64_t items, int64_t stride[SHF_FOREIGN_DIMS_MAX])
 {
@@ -82,14 +82,14 @@ static int flat_strides(const struct shf_foreign_tensor *t, const struct shf_for
 	return 0;
 }
 
-/* Returns how many bytes the item of a piece may stand for: torch stores no more than the values of
- * the chunk. There may be more, as in a storage that several tensors have. */
+/* Returns how many bytes the item of a piece may have when decoded. torch stores little more than
+ * the values of the chunk, except in a storage that several tensors share, so this allows more. */
 static uint64_t most_bytes(const struct shf_foreign_tensor *t, const struct shf_foreign_piece *p)
 {
 	uint64_t bytes = shf_dtype(t->dtype)->bits / 8u;
 
 	for (int i = 0; i < t->ndim; i++)
-		bytes *= (uint64_t)p->count[i];         /* the tensor has 63 bits at most */
+		bytes *= (uint64_t)p->count[i];         /* a tensor has less than 2^63 bytes */
 	return bytes > UINT64_MAX / 8 ? UINT64_MAX / 2 : 4 * bytes + ITEM_MORE;
 }
 

@@ -21,7 +21,7 @@ int64_t shf_torch_runs_count(const struct shf_torch_runs *r)
 	return n;
 }
 
-/* Appends a run, to the last one if it continues that. */
+/* Appends a run, or makes the last run longer if the new one continues it. */
 static bool add_run(struct shf_torch_runs *r, int64_t start, int64_t count)
 {
 	struct shf_torch_run run = { start, count }, *last;
@@ -39,7 +39,7 @@ static bool add_run(struct shf_torch_runs *r, int64_t start, int64_t count)
 	return !r->a.oom;
 }
 
-/* Appends positions [lo, hi) of what is in the runs of `from`. */
+/* Appends indices lo to hi - 1 of `from`, counted through all its runs. */
 static bool add_positions(struct shf_torch_runs *r, const struct shf_torch_runs *from, int64_t lo,
                           int64_t hi)
 {
@@ -63,7 +63,7 @@ bool shf_torch_runs_whole(struct shf_torch_runs *r, int64_t n)
 	return add_run(r, 0, n);
 }
 
-/* Returns where part i of [0, n) begins, if it is cut into parts of equal size. */
+/* Returns where part i begins if [0, n) is cut into parts of equal size. */
 static int64_t shard_start(int64_t n, int64_t parts, int64_t i)
 {
 	int64_t size = n / parts + (n % parts != 0);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An optimizer numbers its parameters in the order in which it was given them. Mostly that is
- * model.parameters(), whose order is that of the state_dict without buffers and without the second
- * names of tied weights. If there are several groups of parameters (commonly matrices, which decay,
- * and all else), the parameters of each are taken to be in that order.
+/* An optimizer numbers its parameters in the order in which it was given them. Mostly that is the
+ * order of model.parameters(), which is that of the state_dict without buffers and without the
+ * second names of tied weights. If there are several groups of parameters (commonly matrices, which
+ * have weight decay, and all others), this file assumes that order within each group.
  *
- * Another order is possible, so all shapes are compared. What the shapes do not tell apart is told
- * by the order alone, and a note says so. */
+ * A script can give the parameters in another order, so the shapes of all states are compared with
+ * those of the weights. Only the order tells apart parameters of the same shape, and a note says
+ * that it was used. */
 #include "torch_training.h"
 #include <stdlib.h>
 #include <string.h>
@@ -59,28 +60,29 @@ void shf_torch_training_release(struct shf_torch_training *t)
 	shf_buf_release(&t->names);
 }
 
-struct param {                  /* by its number */
-	const struct shf_foreign_tensor *state; /* one with its shape; NULL: none */
-	const char *name;               /* of the weight; NULL: not known */
+struct param {                  /* a parameter of the optimizer */
+	const struct shf_foreign_tensor *state; /* a state that has its shape; NULL: none has */
+	const char *name;               /* of its weight; NULL: not known */
 	uint32_t group;
 };
 struct weight {
 	const struct shf_foreign_tensor *t;
-	uint64_t at;                    /* its place in the file */
-	uint32_t i;                     /* its number in the list */
+	uint64_t at;                    /* where its values begin in the file */
+	uint32_t i;                     /* its index before the weights are sorted */
 };
 struct training {
 	const struct shf_torch_training *of;
 	struct shf_foreign *f;
-	struct param *params;           /* owned */
-	struct weight *weights, *sorted;        /* owned; sorted: for a moment */
+	struct param *params;           /* owned; n, by number */
+	struct weight *weights;         /* owned; weights_n, in the order of the state_dict */
+	struct weight *sorted;          /* owned; room for a function that sorts the weights */
 	uint32_t n, weights_n;
 };
 
 /* ---- the state ---- */
 
-/* Takes a state apart: sets *number, and `kind`, as it is shown. Returns false if the tensor is no
- * state. */
+/* Splits the name of a state: *number gets the number of its parameter, and `kind` what kind of
+ * state it is, as Sheaf names it ("moment1_0"). Returns false if the tensor is no state. */
 static bool training_state(const struct training *x, const struct shf_foreign_tensor *t,
                            uint32_t *number, char kind[SHF_TORCH_STATE_MAX])
 {
@@ -99,8 +101,8 @@ static bool training_state(const struct training *x, const struct shf_foreign_te
 	return digits > 0 && *p == '.' && shf_torch_state_name(kind, p + 1, strlen(p + 1));
 }
 
-/* Finds a state with the shape of each parameter. Returns false if there are no states, or one of a
- * parameter that no group has. */
+/* Finds for each parameter its group and a state that has its shape. Returns false if there are no
+ * states, or if a state has the number of no parameter. */
 static bool see_states(struct training *x)
 {
 	const uint32_t *ends = (const uint32_t *)(const void *)x->of->ends.data;
@@ -129,8 +131,8 @@ static bool see_states(struct training *x)
 
 /* ---- the weights ---- */
 
-/* Whether a tensor of the state_dict is surely no parameter: of a type that has no gradients, or
- * one of the running means of torch's own layers. */
+/* Returns whether a tensor of the state_dict is certainly a buffer and no parameter: it has a dtype
+ * without gradients, or is named as the running means and variances of torch's own layers are. */
 static bool is_buffer(const struct shf_foreign_tensor *t)
 {
 	static const char *const tails[] = { ".running_mean", ".running_var" };
@@ -152,8 +154,8 @@ static int weights_by_place(const void *a, const void *b)
 	return c ? c : (x->i > y->i) - (x->i < y->i);
 }
 
-/* Lists the weights in their order, without buffers and without the second names of tied ones:
- * those of the same shape at the same place of the file. */
+/* Lists the weights in the order of the state_dict, without buffers. Tied weights, which have the
+ * same shape at the same place of the file, are listed once, by their first name. */
 static void list_weights(struct training *x)
 {
 	const struct shf_foreign_piece *pieces = (const void *)x->f->pieces.data;
@@ -187,7 +189,8 @@ static int weights_by_name(const void *a, const void *b)
 	return strcmp(((const struct weight *)a)->t->name, ((const struct weight *)b)->t->name);
 }
 
-/* Takes the names that the groups have, if each of them is that of a weight. */
+/* Names the parameters as their groups do. Returns false if the groups have no names, or one that
+ * is not the name of a weight. */
 static bool name_as_said(struct training *x)
 {
 	const char *const *said = (const char *const *)(const void *)x->of->names.data;
@@ -222,8 +225,9 @@ static int params_by_shape(const void *a, const void *b)
 	return shf_torch_shape_compare((*x)->state, (*y)->state);
 }
 
-/* Sorts the parameters by shape. Returns false if a shape is not known, or if parameters of two
- * groups have one: then the order of the weights does not tell the groups apart. */
+/* Sorts the parameters by shape. Returns false if a shape is not known. Returns false, too, if
+ * parameters of two groups have the same shape: then nothing says to which group a weight of this
+ * shape belongs. */
 static bool sort_params(const struct training *x, const struct param **sorted)
 {
 	for (uint32_t i = 0; i < x->n; i++) {
@@ -239,7 +243,8 @@ static bool sort_params(const struct training *x, const struct param **sorted)
 	return true;
 }
 
-/* Finds the group whose parameters have the shape of a weight. Returns false if none has. */
+/* Sets *group to the one group that has parameters of the shape of a weight. Returns false if there
+ * is none. */
 static bool group_of_weight(uint32_t *group, const struct shf_foreign_tensor *weight,
                             const struct param *const *sorted, uint32_t n)
 {
@@ -252,9 +257,9 @@ static bool group_of_weight(uint32_t *group, const struct shf_foreign_tensor *we
 	return found != NULL;
 }
 
-/* Gives the parameters of each group the names of the weights in their order. sorted: of several
- * groups, the parameters by shape; next: by group, the number of its next parameter. Returns false
- * if the weights do not fit. */
+/* Names the parameters of each group after the weights, in the order of the weights. Returns false
+ * if the numbers or the shapes of weights and parameters differ. sorted: the parameters by shape;
+ * used only if there are several groups. next: room for a number by group. */
 static bool name_in_order(struct training *x, const struct param *const *sorted, uint32_t *next)
 {
 	const uint32_t *ends = (const uint32_t *)(const void *)x->of->ends.data;
@@ -279,8 +284,8 @@ static bool name_in_order(struct training *x, const struct param *const *sorted,
 	return true;
 }
 
-/* Names all parameters. Returns 1 if the groups say their names, 2 if the order of the weights
- * does, 0 if nothing does, or -1 if there is no memory. */
+/* Names all parameters. Returns 1 if their groups have the names, 2 if the names are from the order
+ * of the weights, 0 if the names are not known, or -1 if there is no memory. */
 static int name_params(struct training *x)
 {
 	size_t groups = x->of->ends.len / sizeof(uint32_t);
@@ -298,7 +303,7 @@ static int name_params(struct training *x)
 	return rc;
 }
 
-/* Renames all states. */
+/* Renames all states after their parameters. */
 static int rename_params(const struct training *x, struct sheaf_error *err)
 {
 	struct shf_foreign_tensor *t = (struct shf_foreign_tensor *)(void *)x->f->tensors.data;

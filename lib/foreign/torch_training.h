@@ -1,25 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dictionaries of torch.save as trainings write them: {"model": <state_dict>, "optimizer":
- * <state_dict>, ...}. The state of the optimizer has numbers for parameters there. */
+/* Dictionaries that training scripts write with torch.save: {"model": <state_dict>, "optimizer":
+ * <state_dict>, ...}. The state_dict of the optimizer numbers the parameters, and does not name
+ * them. */
 #ifndef SHF_TORCH_TRAINING_H
 #define SHF_TORCH_TRAINING_H
 #include "foreign.h"
 #include "pickle.h"
 
 struct shf_torch_training {
-	const char *optimizer, *weights;        /* the keys; NULL: the file is no such dictionary */
-	struct shf_buf ends;            /* owned; of uint32_t: by group of parameters, the number
-	                                 * behind that of its last one */
-	struct shf_buf names;           /* owned; of const char *: names of parameters that the
-	                                 * groups have, as in torch_states.h */
+	const char *optimizer, *weights;        /* their keys in the dictionary; NULL: the file has
+	                                         * no such dictionary */
+	struct shf_buf ends;            /* owned; of uint32_t, by group of parameters: number + 1 of
+	                                 * its last parameter */
+	struct shf_buf names;           /* owned; of const char *: the names of parameters that the
+	                                 * groups say, from shf_torch_states_read_names */
 };
-/* Looks at the values of a file. Returns false if there is no memory. */
+/* Fills in *t, which is zeroed, from the value in a file. Returns false if there is no memory. */
 bool shf_torch_training_begin(struct shf_torch_training *t, struct shf_foreign *f,
                               const struct shf_pk *root);
-/* Gives the states of the optimizer, which are listed as <optimizer>.state.<number>.<kind>, the
- * family "optimizer" and the names of their parameters, <weight>/<kind>, if these are known:
- * because the groups have names, or because the weights are as many as the parameters, and one by
- * one of the same shapes. A note says that the order tells it. Else they stay as they are. */
+/* Renames the states of the optimizer, which are listed as <optimizer>.state.<number>.<kind>, to
+ * <weight>/<kind>, and puts them into the family "optimizer". The weight of a number is known
+ * - if the groups say the names of their parameters, or
+ * - if there are as many weights as parameters, and the weights in their order have the shapes of
+ *   the states. A note then says that the names are from the order.
+ * Otherwise the states stay as they are. */
 int shf_torch_training_rename(const struct shf_torch_training *t, struct shf_foreign *f,
                               struct sheaf_error *err);
 void shf_torch_training_release(struct shf_torch_training *t);
