@@ -82,8 +82,9 @@ void cli_pairs_init(struct cli_pairs *p, struct sheaf_checkpoint *left,
 			}
 }
 
-/* Returns the longest family of the other side with which the name of a tensor of the joined side
- * begins, and sets *name to what follows. NULL: there is none. */
+/* Splits the name of a tensor of the joined side at p->between into a family of the other side,
+ * which is returned, and the rest, which *name gets. If several families fit, it is the longest.
+ * Returns NULL, and leaves *name, if none fits. */
 static const char *split(const struct cli_pairs *p, const char *whole, const char **name)
 {
 	const struct cli_families *f = &p->families[1 - p->joined];

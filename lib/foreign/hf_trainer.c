@@ -5,8 +5,8 @@
  *
  * accelerate saves several models and optimizers, if it was given them: model_1.safetensors or
  * pytorch_model_1.bin, optimizer_1.bin and so on, in the order in which it was given them. Nothing
- * says which optimizer is of which model. If there are as many of both, the first is of the first,
- * as accelerate itself takes it with FSDP.
+ * says which optimizer updates which model. If there are as many optimizers as models, optimizer i
+ * is read as that of model i, which accelerate itself assumes with FSDP.
  *
  * Source: trainer.py of transformers 5.24, checkpointing.py of accelerate 1.15, and folders that
  * they wrote. */
@@ -20,7 +20,7 @@
 #include "torch_zip.h"
 #include "zip_verify.h"
 
-#define MOST 16                 /* models, and optimizers, that are read */
+#define MOST 16                 /* how many models and how many optimizers are read */
 
 /* Makes the name of number i: <stem><tail> for 0, <stem>_1<tail> for 1, and so on. */
 static void numbered_name(char name[40], const char *stem, int i, const char *tail)
@@ -64,17 +64,18 @@ static int is_hf_trainer(const struct shf_sys *sys, int dir, const char *path, c
 struct hf_trainer {
 	struct shf_foreign *f;
 	const struct shf_listing *l;
-	size_t ends[MOST];              /* by model: the number behind that of its last weight */
+	size_t ends[MOST];              /* by model: number + 1 of its last weight in the list */
 	int models, optimizers;
 	/* Of the present optimizer. */
 	struct shf_buf names;           /* owned; of const char *: names of parameters by number */
 	char own[40];                   /* what the names in its file are listed under */
 	char prefix[24];                /* what its parameters are listed under */
-	bool has_names;                 /* those in its file are of its model */
+	bool has_names;                 /* names in its file are read: it is known of which model
+	                                 * they are */
 };
 
-/* Refuses a file <stem>_<i> whose number is n or above. n: how many were read, which is the first
- * number without a file, or MOST. */
+/* Refuses a file <stem>_<i><tail> with i >= n. n: how many were read, so that either there is no
+ * file of number n, or n is MOST. */
 static int check_numbers(const struct hf_trainer *t, const char *stem, const char *tail, int n,
                          struct sheaf_error *err)
 {
@@ -154,7 +155,7 @@ static int add_optimizer(struct hf_trainer *t, const char *name, int i, struct s
 		rc = shf_torch_file_add(t->f, file, &show, err);
 	if (rc < 0 || (i > 0 && !paired))
 		return rc;
-	/* If it may be of any model, all weights are compared. */
+	/* An optimizer that may be of any model is compared with the weights of all. */
 	states.first = paired && i ? t->ends[i - 1] : 0;
 	states.end = t->ends[paired ? i : t->models - 1];
 	return shf_torch_states_rename(t->f, &states, err);
@@ -180,8 +181,8 @@ static int add_optimizers(struct hf_trainer *t, struct sheaf_error *err)
 
 /* ---- other files ---- */
 
-/* Adds notes of the values of a file of torch.save. One that is none is noted, and not refused: no
- * tensor depends on it. */
+/* Adds notes of the values in a file of torch.save. If the file cannot be read, a note says why: no
+ * tensor depends on it, so it is not refused. */
 static int add_torch_notes(struct shf_foreign *f, const char *name, const char *prefix,
                            struct sheaf_error *err)
 {

@@ -28,7 +28,7 @@
                                          * and compression */
 #define NODE_MAX (UINT64_C(32) << 20)   /* TensorStore writes up to 8 MiB */
 #define HEIGHT_MAX 16
-#define DIGITS 16               /* of a numbered manifest */
+#define DIGITS 16               /* in the name of a numbered manifest */
 #define KEY_MAX 4096
 #define PATH_MAX_BYTES 4096
 #define ENTRIES_MAX (1u << 20)          /* of a node, as TensorStore has it; and data files */
@@ -40,7 +40,7 @@
 struct ocdbt {
 	struct shf_foreign *f;
 	const char *folder;
-	const struct shf_listing *names;        /* of its directory */
+	const struct shf_listing *names;        /* of the files in its directory */
 	struct shf_arena *arena;
 	struct shf_buf *out;
 	struct sheaf_error *err;
@@ -457,11 +457,12 @@ static int ocdbt_node(struct ocdbt *db, const struct node_ref *node)
 
 /* ---- the manifest ---- */
 
-struct ocdbt_config {           /* what is needed of the configuration */
+struct ocdbt_config {           /* the parts of the configuration that are used */
 	uint8_t uuid[16];
 	bool numbered;                  /* the versions are in numbered manifests */
 };
 
+/* Reads the configuration, which comes first in the body of a manifest. */
 static int ocdbt_config(struct body *b, struct ocdbt_config *config)
 {
 	const uint8_t *uuid = shf_cur_bytes(&b->c, sizeof(config->uuid));
@@ -492,8 +493,8 @@ static int manifest_open(struct body *b, const char *name, struct ocdbt_config *
 	return rc < 0 ? rc : ocdbt_config(b, config);
 }
 
-/* Finds the root of the newest version: *root, and its number. root->bytes MISSING: it has no keys.
- * The texts are in the arena of the body. */
+/* Finds the newest version: *root gets the root of its tree, and *number the number of the version.
+ * root->bytes MISSING: it has no keys. The texts of *root are in the arena of the body. */
 static int ocdbt_root(struct body *b, struct node_ref *root, uint64_t *number)
 {
 	uint64_t n = varint(&b->c), generation = 0, file = 0;
@@ -532,8 +533,8 @@ static int ocdbt_root(struct body *b, struct node_ref *root, uint64_t *number)
 	return 0;
 }
 
-/* Returns the name of the numbered manifest with the highest number, or NULL. The digits are as
- * many in each name, so the names ascend as the numbers do. */
+/* Returns the name of the numbered manifest with the highest number, or NULL if there is none. All
+ * names have the same number of digits, so strcmp orders them by number. */
 static const char *newest_manifest(const struct shf_listing *names)
 {
 	static const char head[] = "manifest.", digits[] = "0123456789abcdef";
@@ -551,8 +552,8 @@ static const char *newest_manifest(const struct shf_listing *names)
 	return newest;
 }
 
-/* Opens the newest of the numbered manifests of a database with this configuration. *number gets
- * that in its name. */
+/* Closes manifest.ocdbt, whose configuration is `of`, and opens the newest numbered manifest.
+ * *number gets the number in its name. */
 static int numbered_open(struct body *b, const struct ocdbt_config *of, uint64_t *number)
 {
 	const char *name = newest_manifest(b->db->names);

@@ -15,9 +15,9 @@ struct shf_kv {
 	uint32_t file;
 };
 /* Reads the newest version of the database in the directory, or in a folder in it (NULL: none).
- * names: what is in that directory. Appends its keys in ascending order to `out`, as struct shf_kv.
- * arena: gets the keys. The CRC-32C of the manifests and of all nodes are compared; values have
- * none. EFORMAT: it is damaged. */
+ * names: the files there. Appends the keys of the database in ascending order to `out`, as struct
+ * shf_kv. arena: gets the keys. The CRC-32C of the manifests and of all nodes are compared; values
+ * have none. EFORMAT: the database is damaged. */
 int shf_ocdbt_read(struct shf_foreign *f, const char *folder, const struct shf_listing *names,
                    struct shf_arena *arena, struct shf_buf *out, struct sheaf_error *err);
 #endif

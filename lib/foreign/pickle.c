@@ -45,7 +45,7 @@ static int pk_push_stored(struct shf_pk_machine *m, bool text, uint64_t n)
 	return rc < 0 ? rc : shf_pk_push(m, v);
 }
 
-/* Pushes at most 8 bytes, which need no other memory than their record. */
+/* Pushes n <= SHF_PK_FEW_MAX bytes, which are in the record itself. */
 static int pk_push_few(struct shf_pk_machine *m, unsigned n)
 {
 	struct shf_pk *v = shf_pk_new(m, SHF_PK_FEW);

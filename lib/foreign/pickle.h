@@ -75,8 +75,8 @@ struct shf_pickle_taker {
 	/* Called for each key and value that are set in a dictionary, when both are complete.
 	 * Returns true if the pair is to be taken: it is then no pair of the dictionary, but
 	 * counts in its `taken`, and its records are used for others, except for GLOBALs. Texts
-	 * stay where they are. Bytes, if they are no more than 8, are FEW, so that numbers of
-	 * NumPy can be read. */
+	 * stay where they are. Up to 8 bytes are a record of kind FEW and not left in the file, so
+	 * that numbers of NumPy can be read. */
 	bool (*take)(void *arg, const struct shf_pk *key, const struct shf_pk *value);
 	void *arg;
 };

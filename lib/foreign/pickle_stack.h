@@ -7,7 +7,7 @@
 #include "pickle_memo.h"
 
 #define SHF_PK_TEXT_READ ((uint64_t)64 << 10)   /* longer texts stay in the file */
-#define SHF_PK_FEW_MAX 8        /* bytes that a record has itself */
+#define SHF_PK_FEW_MAX 8        /* bytes that fit into a record of kind FEW */
 #define SHF_PK_ARRAY_MAX 32     /* items of the longest array that is used again */
 struct shf_pk_machine {
 	struct shf_pickle *p;

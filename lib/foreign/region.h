@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A range of bytes of an open file: a whole file, or an item in a file of several. Or what a
- * compressed item of a file stands for. */
+/* A range of bytes: an open file, an item in an open file, or the decoded bytes of a compressed
+ * item in one. */
 #ifndef SHF_REGION_H
 #define SHF_REGION_H
 #include "sheaf.h"
@@ -12,8 +12,9 @@ struct shf_region {
 	int fd;                         /* borrowed */
 	uint64_t off, bytes;            /* of the range in the file */
 	const char *where;              /* borrowed; for sentences */
-	/* NULL: the bytes are those of the file. Else they are what this decodes, of which `bytes`
-	 * says how many there are, and `off` is 0. Borrowed; for one thread. */
+	/* NULL: the bytes are those of the file. Otherwise they are those that this unpacker
+	 * decodes; `bytes` is how many there are, and `off` is 0. Borrowed. Only one thread at a
+	 * time may read such a region. */
 	struct shf_unpacker *unpacker;
 };
 /* Reads n bytes at `off` of the range. EFORMAT: they are not all in it, or the file has become

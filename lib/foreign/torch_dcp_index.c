@@ -195,8 +195,8 @@ static bool keep_entry(struct shf_dcp_index *x, struct shf_dcp_entry *e,
 	return true;
 }
 
-/* Returns whether a text is the descriptor of a zstd of version 1: stream.zstd/1 or
- * stream.zstd/1.<any>. */
+/* Returns whether a text is the descriptor of zstd, version 1: stream.zstd/1 or
+ * stream.zstd/1.<anything>. */
 static bool is_zstd(const struct shf_pk *v)
 {
 	static const char name[] = "stream.zstd/1";
@@ -206,7 +206,7 @@ static bool is_zstd(const struct shf_pk *v)
 	       (v->n == n || v->u.s[n] == '.');
 }
 
-/* Returns the number of a transformation that is not known, and keeps its name. */
+/* Keeps the name of a transformation that is not known, and returns its number. */
 static uint8_t unknown_transform(struct shf_dcp_index *x, const struct shf_pk *list)
 {
 	struct shf_buf name = SHF_BUF_INIT;

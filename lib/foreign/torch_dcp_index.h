@@ -13,8 +13,8 @@ struct shf_dcp_place {          /* where a chunk, or a value that is no tensor, 
 	uint64_t at, bytes;
 	uint32_t path_n;
 	bool known;
-	uint8_t transform;              /* what was done with it: enum shf_dcp_transform, or one
-	                                 * of the unknown ones */
+	uint8_t transform;              /* how the bytes were transformed: enum shf_dcp_transform,
+	                                 * or SHF_DCP_UNKNOWN + the number of an unknown name */
 };
 enum shf_dcp_transform { SHF_DCP_PLAIN, SHF_DCP_ZSTD, SHF_DCP_UNKNOWN };
 /* Returns how an item of a known transformation is compressed. */
@@ -59,13 +59,12 @@ struct shf_dcp_index {
 	struct shf_arena *kept;         /* borrowed; gets the boxes */
 	struct shf_arena arena;         /* has places, offsets and dims */
 	struct shf_buf tensors, a;      /* owned; of shf_dcp_tensor and shf_dcp_entry */
-	struct shf_text_table names;    /* owned; of the tensors of a pickle that is not one of
-	                                 * many */
-	bool again;                     /* two of them have the same name */
+	struct shf_text_table names;    /* owned; of tensors; empty if there are many pickles */
+	bool again;                     /* two tensors have the same name */
 	const struct shf_pk *other;     /* the class that was last found to be none of those that
 	                                 * are taken; a pickle has each class once, mostly */
-	/* Names of transformations that are not known; the place of an item has SHF_DCP_UNKNOWN
-	 * and the number of the name. Beyond the last one, items have the number of that. */
+	/* Names of transformations that are not known. An item whose name did not fit any more has
+	 * the number of the last one. */
 	const char *unknown[SHF_DCP_UNKNOWN_MAX];
 	uint32_t unknown_n;
 	uint64_t left;                  /* bytes that chunks may take: in proportion to those of the
@@ -85,7 +84,7 @@ int shf_dcp_index_settle(struct shf_dcp_index *x, const char **name, uint32_t *n
  * has none. */
 const struct shf_dcp_place *shf_dcp_index_find(const struct shf_dcp_index *x,
                                                const struct shf_dcp_tensor *t, uint32_t i);
-/* Returns the name of the transformation of an item; NULL: it is known. */
+/* Returns the name of the transformation of an item if that is not known, or NULL. */
 const char *shf_dcp_index_unknown(const struct shf_dcp_index *x, const struct shf_dcp_place *place);
 /* Whether both are tensors of one dtype and size. */
 bool shf_dcp_is_same(const struct shf_dcp_tensor *a, const struct shf_dcp_tensor *b);

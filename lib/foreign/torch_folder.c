@@ -481,7 +481,7 @@ int shf_torch_folder_more(struct shf_foreign *f, const struct shf_listing *l, in
 		snprintf(name, sizeof(name), "%s_%d%s", d.of->stem, i, d.of->tail);
 		if (!shf_listing_has(l, name))
 			continue;
-		f->may_have_index = false;      /* it would be of one model */
+		f->may_have_index = false;      /* an index is of one model */
 		own = shf_arena_strdup(&f->arena, name, strlen(name));
 		rc = own ? add_weights_of(&d, own) : folder_no_memory(&d);
 		rc = rc < 0 ? rc : shf_foreign_check_names(f, err);

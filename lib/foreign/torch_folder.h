@@ -10,9 +10,9 @@ bool shf_torch_folder_has_weights(const struct shf_listing *l);
 /* Adds them, and compares their index with them. l: the names in the directory. */
 int shf_torch_folder_weights(struct shf_foreign *f, const struct shf_listing *l,
                              struct sheaf_error *err);
-/* Adds the weights of another model that accelerate has saved there: model_<i>.safetensors or
- * pytorch_model_<i>.bin, i > 0, as model_<i>.<name>. Returns 1, 0 if there is no such file, or a
- * negative code. */
+/* Adds the weights of model i > 0 of a directory in which accelerate saved several models. They are
+ * in model_<i>.safetensors or pytorch_model_<i>.bin, and are listed as model_<i>.<name>. Returns 1,
+ * 0 if there is no such file, or a negative code. */
 int shf_torch_folder_more(struct shf_foreign *f, const struct shf_listing *l, int i,
                           struct sheaf_error *err);
 /* Returns in which format torch.save wrote a file of a directory: 1 for a zip archive, 2 for the

@@ -196,8 +196,8 @@ static bool are_weights(const char *prefix, const struct numbered *of, size_t n,
 	return true;
 }
 
-/* Gives all parameters their names, or none. *by_groups: they are those that the groups have.
- * Returns false if some are not known. */
+/* Names the parameters. Returns false if the names of some are not known. *by_groups gets whether
+ * the names are those that the groups have. */
 static bool name_all(const struct shf_torch_states *which, struct numbered *of, size_t n,
                      struct numbered *weights, size_t m, bool *by_groups)
 {

@@ -15,22 +15,24 @@ bool shf_torch_states_show(const char *name, size_t n, const char *prefix, const
  * memory. */
 bool shf_torch_states_read_names(struct shf_foreign *f, const struct shf_pk *dict,
                                  struct shf_buf *names);
-struct shf_torch_states {       /* of one optimizer */
-	const char *prefix;             /* what comes before the numbers of its parameters */
-	size_t first, end;              /* its weights are tensors first to end - 1 of the family
-	                                 * "model" */
-	const char *weights;            /* what comes before the names in `names` */
+struct shf_torch_states {       /* the states of one optimizer, and the weights that it updates */
+	const char *prefix;             /* begins the names of the states, before the number */
+	size_t first, end;              /* the weights are those tensors of the family "model" that
+	                                 * are numbered first to end - 1 in the list */
+	const char *weights;            /* begins the names of the weights; the rest is as in
+	                                 * `names` */
 	const struct shf_buf *names;    /* as read by shf_torch_states_read_names */
-	bool checked;                   /* the names must be those of weights, of the same shapes */
+	bool checked;                   /* `names` count only if each is the name of a weight of the
+	                                 * same shape */
 };
-/* Replaces the numbers of parameters in the names of the family "optimizer" by their names, if all
- * of them are known: from the names that were read, or because one of the weights alone has the
- * shape of the state. Else a note says that they are numbers. */
+/* Replaces the numbers of parameters in the names of the states by their names, if all of them are
+ * known: from the names that were read, or because each state has the shape of exactly one weight.
+ * Otherwise a note says that they are numbers. */
 int shf_torch_states_rename(struct shf_foreign *f, const struct shf_torch_states *of,
                             struct sheaf_error *err);
-/* Returns whether a state of this kind, as it is shown, has the shape of its parameter in every
- * optimizer. Those of other kinds may have the shape of another parameter: those of Adafactor have
- * one value for each row or column. */
+/* Returns whether a state of this kind has the shape of its parameter in every optimizer. kind: as
+ * Sheaf names it. A state of another kind may have the shape of another parameter: the states of
+ * Adafactor have one value for each row or column. */
 bool shf_torch_state_has_shape(const char *kind);
 int shf_torch_shape_compare(const struct shf_foreign_tensor *x, const struct shf_foreign_tensor *y);
 #endif

@@ -281,8 +281,8 @@ static bool unwrap(const struct shf_pk *v, const char **func, const struct shf_p
 }
 
 /* A DTensor is _rebuild_from_type_v2(_rebuild_wrapper_subclass, DTensor, arguments, state). The
- * state is a dictionary of attributes, one of which is the local tensor, or a pair: of that and of
- * a dictionary of slots. */
+ * state is a dictionary of attributes, one of which is the local tensor, or a pair of such a
+ * dictionary and one of slots. */
 const struct shf_pk *shf_torch_local_of(const struct shf_pk *v)
 {
 	const struct shf_pk_call *c = shf_pk_call_of(v, "torch._tensor._rebuild_from_type_v2");

@@ -24,8 +24,8 @@ struct shf_torch_tensor {
  * read, and *why says why. Nothing is said yet of whether it lies within its storage. */
 enum shf_tensor_kind shf_torch_tensor_of(struct shf_torch_tensor *t, const struct shf_pk *v,
                                         const char **why);
-/* Returns the tensor that a rank has of v, if v is a DTensor, a tensor on a mesh of ranks; else
- * v. */
+/* If v is a DTensor, a tensor on a mesh of ranks, returns the tensor with the part of the rank that
+ * wrote it. Otherwise returns v. */
 const struct shf_pk *shf_torch_local_of(const struct shf_pk *v);
 /* Returns whether v is a PERSID of a storage; *key is its key, *item the bytes of an item of it. */
 bool shf_torch_storage(const struct shf_pk *v, const struct shf_pk **key, uint32_t *item);

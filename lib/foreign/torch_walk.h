@@ -21,8 +21,8 @@ struct shf_torch_show {
 	void *arg;
 	const char *prefix;             /* what the names of the file begin with, before `show` is
 	                                 * asked; NULL: nothing */
-	bool local;                     /* of a tensor on a mesh of ranks, what this rank has of it
-	                                 * is listed */
+	bool local;                     /* a DTensor is listed as the tensor of the rank's part of
+	                                 * it; otherwise it is not read */
 };
 /* Adds all tensors and notes of the pickle to f. where: the path of its file. show: NULL: tensors
  * have their own names, and are of the family "model". */

@@ -54,7 +54,8 @@ static int packed_read(const struct shf_packed *p, const struct shf_region *r, u
 		memcpy(to, p->here + at, n);
 		return 0;
 	}
-	if (r->unpacker && r->unpacker->of == p) {      /* the region is what it stands for */
+	/* The region is the decoded part itself: the stored bytes are read from its file. */
+	if (r->unpacker && r->unpacker->of == p) {
 		file.unpacker = NULL;
 		file.bytes = p->at + p->bytes;
 	}
@@ -153,7 +154,7 @@ static int check_end(struct shf_unpacker *u, const struct shf_region *r, struct 
 	return 0;
 }
 
-/* Decodes up to `left` bytes more into the ring. Returns how many, 0 at the end, or a negative
+/* Decodes up to `left` more bytes into the ring. Returns how many, 0 at the end, or a negative
  * code. */
 static int64_t ring_some(struct shf_unpacker *u, const struct shf_region *r, uint64_t left,
                          struct sheaf_error *err)
@@ -172,7 +173,7 @@ static int64_t ring_some(struct shf_unpacker *u, const struct shf_region *r, uin
 	return got;
 }
 
-/* Decodes more into the ring, up to the end of what the part stands for. */
+/* Decodes more bytes into the ring, but none beyond the decoded length of the part. */
 static int ring_more(struct shf_unpacker *u, const struct shf_region *r, struct sheaf_error *err)
 {
 	int64_t got = ring_some(u, r, u->of->decoded - u->hi, err);

@@ -22,7 +22,7 @@ struct shf_packed {
 	/* sum_after: a CRC-32C follows the part in its file. sum_inside: the last four decoded
 	 * bytes are the CRC-32C of those before them. Neither is compared here. */
 	bool sum_after, sum_inside;
-	bool frames;                    /* several frames of zstd may follow one another */
+	bool frames;                    /* the part may be several zstd frames, one after another */
 };
 /* Returns its name, for sentences. */
 const char *shf_codec_name(enum shf_codec codec);
@@ -41,7 +41,7 @@ struct shf_unpacker {           /* a part that is being read */
 	                                 * of the part */
 	size_t in_i, in_n;              /* of `in`: what is next; how many bytes it has */
 	bool ended;                     /* the codec has seen the end */
-	/* shf_unpacker_read, by which shf_region_read reads what an unpacker decodes. */
+	/* shf_unpacker_read. shf_region_read calls it for a region of decoded bytes. */
 	int (*read)(struct shf_unpacker *u, const struct shf_region *r, uint8_t *to, uint64_t n,
 	            uint64_t at, struct sheaf_error *err);
 };
@@ -56,9 +56,9 @@ uint64_t shf_unpacker_bytes(const struct shf_unpacker *u);
  * or goes on after `decoded` bytes, which is found out when the last byte is read. */
 int shf_unpacker_read(struct shf_unpacker *u, const struct shf_region *r, uint8_t *to, uint64_t n,
                       uint64_t at, struct sheaf_error *err);
-/* Decodes a part whose `decoded` is UINT64_MAX, because its length is not known, to its end.
- * *decoded gets the length; the caller sets that of the part, and then reads from it. EFORMAT: it
- * is damaged, or stands for more than `most` bytes. Not for blosc. */
+/* Decodes a part to its end to find out its decoded length. The `decoded` of the part must be
+ * UINT64_MAX; the caller sets it to *decoded before it reads from the part. EFORMAT: the part is
+ * damaged, or has more than `most` decoded bytes. Not for blosc. */
 int shf_unpacker_measure(struct shf_unpacker *u, const struct shf_region *r, uint64_t most,
                          uint64_t *decoded, struct sheaf_error *err);
 /* Decodes n bytes, whose decoded length is not known, into *out. Returns false if they are damaged,

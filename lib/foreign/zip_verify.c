@@ -8,8 +8,8 @@
 
 #define VERIFY_CHUNK (UINT64_C(1) << 20)
 
-/* Returns the place in the file of what is at `off` of a region that begins at `at`. Of what a
- * compressed item stands for, that is where the item begins. */
+/* Returns which byte of the file is at `off` of a region that begins at `at`. A decoded byte of a
+ * compressed item has no place in the file, so for such a byte it is where the item begins. */
 static uint64_t place_in_file(const struct shf_region *r, uint64_t at, uint64_t off)
 {
 	return r->unpacker ? at : at + off;

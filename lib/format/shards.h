@@ -6,16 +6,16 @@
 #include "index.h"
 
 struct shf_shard { int stem; unsigned k, n; };  /* stem: its length */
-/* Takes a name apart. Returns false for any other name. */
+/* Splits a name of this form into *s. Returns false for any other name. */
 bool shf_shard_of(struct shf_shard *s, const char *name, const char *tail);
-/* Whether the list lacks a shard of the model that `name`, one of its shards, belongs to; `want` is
- * then the name of one that is missing. The neighbours of `name` are looked at, so the caller asks
- * for each shard of the list. */
+/* Returns whether the list lacks a shard of the model of which `name` is a shard. `want` is then
+ * the name of one that is missing. Only the neighbours of `name` in the list are compared, so the
+ * caller must ask for each shard of the list. */
 bool shf_shard_is_missing(char *const *names, size_t n, const char *name, const char *tail,
                           char want[300]);
-/* Returns whether a directory has `whole`, a model in one file, and an index that does not name
- * that file, but others. What is in both cannot be the same model, and Hugging Face's transformers
- * reads the one file, so that counts here, too. */
+/* Returns whether a directory has the file `whole`, a model in one file, and the index names other
+ * files but not `whole`. One of the two is then from an earlier save. Hugging Face's transformers
+ * reads `whole`, so the caller must ignore the index. */
 bool shf_shards_are_beside(const struct shf_index *index, const char *whole, char *const *names,
                            size_t n);
 /* Lists the files of a model by its index, each once: those that it names, and other shards of the
