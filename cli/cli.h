@@ -177,6 +177,8 @@ void cli_say_unread(const char *src, struct sheaf_checkpoint *step);
 /* Prints the names of the files, and the number of the notes, that an export of the step to `dst`
  * does not have. */
 void cli_say_left_out(const struct cli_args *a, const struct cli_step *s, const char *dst);
+/* Returns whether trainers with Paddle go on from a directory of this format. */
+bool cli_is_for_paddle(const char *format);
 /* Takes --dtype, --max-shard-size and --mem. 0, or 2 with the line out. */
 int cli_writing_options(const struct cli_args *a, int32_t *dtype, uint64_t *file_bytes_max,
                         uint64_t *memory_bytes);

@@ -18,10 +18,7 @@ static bool is_to_hf(const struct cli_args *a)
 /* Whether DST is a directory that its readers open by a config.json. */
 static bool is_to_model(const struct cli_args *a)
 {
-	const char *format = cli_value(a, "format");
-
-	return is_to_hf(a) || strcmp(format, "paddle-uc") == 0 ||
-	       strcmp(format, "paddle-fc") == 0 || strcmp(format, "sharding-io") == 0;
+	return is_to_hf(a) || cli_is_for_paddle(cli_value(a, "format"));
 }
 
 static int answer(const struct cli_args *a, const char *dst, const struct sheaf_report *r,
@@ -48,16 +45,14 @@ static int answer(const struct cli_args *a, const char *dst, const struct sheaf_
 	return 0;
 }
 
-/* Refuses what only formats with moments of AdamW need. */
+/* Refuses --step and --betas for formats that do not need them for moments of AdamW. */
 static int check_adam_options(const struct cli_args *a)
 {
 	static const char *const names[] = { "step", "betas" };
 	const char *format = cli_value(a, "format");
 	char why[100], option[20];
 
-	if (format && (strcmp(format, "paddle-uc") == 0 || strcmp(format, "paddle-fc") == 0 ||
-	               strcmp(format, "sharding-io") == 0 ||
-	               strcmp(format, "deepspeed-universal") == 0))
+	if (format && (cli_is_for_paddle(format) || strcmp(format, "deepspeed-universal") == 0))
 		return 0;
 	snprintf(why, sizeof(why), "does not go with --format %.40s", format ? format : "hf");
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)

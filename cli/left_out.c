@@ -80,13 +80,13 @@ static void name_attached(struct names *x, struct sheaf_checkpoint *step)
 static bool has_place(const char *format, bool all, const char *key)
 {
 	static const char *const trainers[] = { "trainer_state.", "scheduler.last_", "adam.step" };
-	bool paddle = strcmp(format, "paddle-uc") == 0 || strcmp(format, "paddle-fc") == 0 ||
-	              strcmp(format, "sharding-io") == 0;
-	bool known = strcmp(format, "deepspeed-universal") == 0;
 
-	for (size_t i = 0; paddle && all && i < sizeof(trainers) / sizeof(trainers[0]); i++)
-		known |= strncmp(key, trainers[i], strlen(trainers[i])) == 0;
-	return known;
+	if (!all || !cli_is_for_paddle(format))
+		return strcmp(format, "deepspeed-universal") == 0;
+	for (size_t i = 0; i < sizeof(trainers) / sizeof(trainers[0]); i++)
+		if (strncmp(key, trainers[i], strlen(trainers[i])) == 0)
+			return true;
+	return false;
 }
 
 static void say_notes(const struct cli_args *a, struct sheaf_checkpoint *step, const char *dst)

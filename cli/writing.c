@@ -32,6 +32,12 @@ void cli_say_unread(const char *src, struct sheaf_checkpoint *step)
 	        "them\n", n);
 }
 
+bool cli_is_for_paddle(const char *format)
+{
+	return strcmp(format, "paddle-uc") == 0 || strcmp(format, "paddle-fc") == 0 ||
+	       strcmp(format, "sharding-io") == 0;
+}
+
 int cli_progress_show(void *arg, uint64_t done, uint64_t total)
 {
 	struct cli_progress *p = arg;
