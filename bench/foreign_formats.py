@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints that bench/foreign has commands write anew, beside fio: an import of each format and
-an export to each, and imports of large sparse files."""
+"""Parts of bench/foreign: an export to each format and an import of each, beside fio, and imports
+of large sparse files."""
 import json
 import os
 import random
@@ -81,8 +81,8 @@ def files_of(path):
 
 
 def compared(b, what, path, to, command, scratch, reads=lambda file: True):
-    """Runs a command that writes what lies at `path` anew, beside fio. reads: says of a file
-    whether the command reads it."""
+    """Runs a command that reads the checkpoint at `path` and writes another one, beside fio.
+    reads(file): whether the command reads this file."""
     files = [f for f in files_of(path) if reads(f)]
     large = [f for f in files if os.path.getsize(f) >= SMALL] or files
     name = "sheaf " + command[0]
@@ -119,7 +119,7 @@ def put_tensors(folder, family, names, rows, fill, **more):
 
 
 def training(b, folder):
-    """Writes weights and moments of --gb, as numbers that are finite."""
+    """Writes weights and moments of --gb gigabytes, whose values are finite."""
     rng = random.Random(1)
     rows = max(1, int(b.gb * 1e9) // (3 * 8 * 4096))
     names = ["layers.%d.weight" % i for i in range(8)]

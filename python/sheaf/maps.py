@@ -12,7 +12,7 @@ from typing import Optional, Union
 from .run import Checkpoint, Path
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Where maps are that come with sheaf: in an environment of Python, in a build folder, in a system.
+# The folders that may have the maps of sheaf: of an environment of Python, of a build, of a system.
 FOLDERS = (os.path.join(sys.prefix, "share", "sheaf", "maps"),
            os.path.join(HERE, "..", "..", "maps"),
            "/usr/local/share/sheaf/maps", "/usr/share/sheaf/maps")
@@ -20,7 +20,7 @@ FOLDERS = (os.path.join(sys.prefix, "share", "sheaf", "maps"),
 
 @dataclass(frozen=True)
 class Map:
-    """A map, and what it needs.
+    """A map, and the choices and numbers with which it is applied.
 
     file     path of the map, or the name of one that comes with sheaf, such as "qwen2-hf-paddle"
     to       the side of the map that is made; None: the right one

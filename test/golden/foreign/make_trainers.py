@@ -3,7 +3,7 @@
 """Writes small folders as trainers write them, by the real software, and what its own loaders give
 back for each.
 
-usage: make_trainers.py FOLDER [NAME ...], the names of those to be made; all
+usage: make_trainers.py FOLDER [NAME ...]      makes these checkpoints, or all
 
 trainers-expected.jsonl has one line a checkpoint, as make_torch.py writes them. Names in another
 family than "model" are <family>:<name>. The files of this folder were made by transformers 5.24.0,
