@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Flex checkpoints of paddle.distributed: <number>.metadata, a pickle, says of each tensor the
- * boxes that ranks have of it, or the flat range of a box, and in which file each of them is. A
- * file, <rank>_<number>.distcp, is one of paddle.save with what one rank has. A trainer puts up to
- * four such directories into one.
+/* Flex checkpoints of paddle.distributed. <number>.metadata, a pickle, has for each tensor a list
+ * of parts, and for each part the files that have it. A part is a box of the tensor, or a flat
+ * range of a box. The file <rank>_<number>.distcp, which paddle.save wrote, has the parts of one
+ * rank. A trainer puts up to four such directories into one.
  *
  * Source: python/paddle/distributed/flex_checkpoint/dcp of Paddle 3.3, and directories that it and
  * Paddle 3.0 wrote. */
@@ -21,8 +21,12 @@
 
 /* ---- recognising it ---- */
 
-/* The metadata with the highest number: a save into the same directory takes the next one. */
-struct newest { long number; int n; bool data; };
+/* The metadata with the highest number: each save into the same directory takes the next number. */
+struct newest {
+	long number;                    /* -1: there are no metadata */
+	int n;                          /* how many metadata there are */
+	bool data;                      /* there are .distcp files */
+};
 
 static int see_metadata(void *arg, const char *name)
 {
@@ -40,8 +44,8 @@ static int see_metadata(void *arg, const char *name)
 	return 0;
 }
 
-/* Finds the newest metadata of a directory, or of a folder in it. Returns 1 if it is Paddle's, 0 if
- * there is none. */
+/* Finds the newest metadata of a directory, or of a folder in it. Returns 1 if they are Paddle's, 0
+ * if there are none, or a negative code. */
 static int find_metadata(const struct shf_sys *sys, int dir, const char *path, const char *folder,
                          struct newest *x, struct sheaf_error *err)
 {
@@ -97,9 +101,9 @@ struct flex {
 	const char *folder, *family, *tail;
 	struct shf_flex_index index;
 	struct shf_pickle pickle;
-	struct shf_arena arena;         /* of the keys of the present file */
-	struct shf_buf arrays;          /* owned; of struct flex_array: what the present file has,
-	                                 * sorted */
+	struct shf_arena arena;         /* keys of the present file */
+	struct shf_buf arrays;          /* owned; of struct flex_array: those of the present file,
+	                                 * sorted by key */
 	struct shf_buf words;           /* owned; uint64_t: parts by file, as shf_key packs them */
 };
 
@@ -201,7 +205,7 @@ static int flex_read_pickle(struct flex *x, uint32_t file)
 	return rc;
 }
 
-/* A key that a file has twice would be one of two arrays. */
+/* Refuses a file that has two arrays of the same key: nothing says which of them is meant. */
 static int flex_prove_arrays(const struct flex *x)
 {
 	const struct flex_array *a = (const void *)x->arrays.data;
@@ -213,7 +217,7 @@ static int flex_prove_arrays(const struct flex *x)
 	return 0;
 }
 
-/* Lists what a file of a rank has. */
+/* Lists the arrays in a file of a rank. */
 static int flex_read_file(struct flex *x, uint32_t file)
 {
 	const char *path = shf_foreign_file(x->f, file)->name;
@@ -237,13 +241,14 @@ static const int64_t *part_start(const struct shf_flex_tensor *t, uint32_t i)
 	return t->boxes + (size_t)i * 2 * t->ndim;
 }
 
-/* The float8 types of Paddle, which NumPy lacks: their bits are written as int8. */
+/* Returns the dtype of an array. NumPy has no float8 types, so Paddle writes those as int8. */
 static int32_t flex_dtype(const struct flex_array *a, const struct shf_flex_tensor *t)
 {
 	return a->dtype == SHEAF_I8 && t->said ? t->said : a->dtype;
 }
 
-/* Takes the array of part i, if it has the type and the shape that it must have. */
+/* Notes where the array of part i is. Refuses one that does not have the dtype and the shape that
+ * the metadata say. */
 static int flex_take_array(struct flex *x, struct shf_flex_tensor *t, uint32_t i,
                            const struct flex_array *a)
 {
@@ -274,7 +279,7 @@ static int flex_take_array(struct flex *x, struct shf_flex_tensor *t, uint32_t i
 	return own ? 0 : flex_no_memory(x);
 }
 
-/* Adds the pieces of part i. Returns how many. */
+/* Adds the pieces of part i. Returns how many, or a negative code. */
 static int flex_add_piece(struct flex *x, const struct shf_flex_tensor *t,
                           const struct shf_foreign_tensor *own, uint32_t i)
 {
@@ -299,7 +304,8 @@ static int flex_add_piece(struct flex *x, const struct shf_flex_tensor *t,
 	return x->f->pieces.oom ? flex_no_memory(x) : 1;
 }
 
-/* Finds the shape of a tensor: as the metadata say it, or the smallest that has all parts. */
+/* Sets the shape of a tensor: that in the metadata, or, if they have none, the smallest one that
+ * contains all parts. */
 static void flex_shape(const struct shf_flex_tensor *t, int64_t *dims)
 {
 	for (uint32_t d = 0; d < t->ndim; d++) {
@@ -312,7 +318,7 @@ static void flex_shape(const struct shf_flex_tensor *t, int64_t *dims)
 	}
 }
 
-/* Checks what the metadata say of a tensor. */
+/* Refuses a tensor whose description in the metadata cannot be right or is not known. */
 static int flex_prove_tensor(const struct flex *x, const struct shf_flex_tensor *t)
 {
 	const char *why = NULL;
@@ -328,7 +334,7 @@ static int flex_prove_tensor(const struct flex *x, const struct shf_flex_tensor 
 	return why ? flex_bad(x, t, why) : 0;
 }
 
-/* Copies the name that Sheaf gives a tensor of the present folder. */
+/* Returns a copy of the name that Sheaf gives a tensor of the present folder. */
 static char *flex_name(const struct flex *x, const struct shf_flex_tensor *t)
 {
 	char *name = shf_arena_strdup(&x->f->arena, t->name, t->name_n), *dot;
@@ -344,7 +350,7 @@ static char *flex_name(const struct flex *x, const struct shf_flex_tensor *t)
 	return name;
 }
 
-/* Adds a tensor. Ranks may have the same part: it is taken once. */
+/* Adds a tensor. A part that several ranks have is read from one of them. */
 static int flex_add_tensor(struct flex *x, const struct shf_flex_tensor *t)
 {
 	struct shf_foreign_tensor own = { .family = x->family, .ndim = (int32_t)t->ndim,
@@ -374,7 +380,7 @@ static int flex_add_tensor(struct flex *x, const struct shf_flex_tensor *t)
 
 /* ---- a directory ---- */
 
-/* Reads the metadata, in portions. */
+/* Reads the metadata into x->index. */
 static int flex_read(struct flex *x, const struct newest *newest)
 {
 	const struct shf_pickle_taker taker = { shf_flex_index_take, &x->index };
@@ -403,7 +409,7 @@ static int flex_read(struct flex *x, const struct newest *newest)
 	return rc;
 }
 
-/* Lists the parts that are in files, by file. */
+/* Lists the parts to be read in x->words, sorted by file. */
 static int flex_list_parts(struct flex *x)
 {
 	struct shf_buf spare = SHF_BUF_INIT;
@@ -432,7 +438,7 @@ static int flex_list_parts(struct flex *x)
 	return x->words.oom || n < bytes ? flex_no_memory(x) : 0;
 }
 
-/* Returns the tensor that a part is of, by its number through all tensors. */
+/* Returns the tensor of a part. part: its number, counted through all tensors. */
 static struct shf_flex_tensor *tensor_of_part(const struct flex *x, uint32_t part)
 {
 	size_t n, lo = 0, hi;
@@ -449,7 +455,7 @@ static struct shf_flex_tensor *tensor_of_part(const struct flex *x, uint32_t par
 	return &t[lo];
 }
 
-/* Finds the arrays of all parts, file by file. The words are those of parts, sorted by file. */
+/* Finds the arrays of all parts, file by file, so that only the list of one file is in memory. */
 static int flex_find_arrays(struct flex *x)
 {
 	const uint64_t *word = (const uint64_t *)(const void *)x->words.data;
@@ -478,7 +484,7 @@ static int flex_find_arrays(struct flex *x)
 	return rc;
 }
 
-/* Adds all tensors. Room for their pieces is made before, as each part mostly has one. */
+/* Adds all tensors. Memory for one piece of each part is allocated first: most parts have one. */
 static int flex_add_tensors(struct flex *x)
 {
 	size_t n;

@@ -2,8 +2,9 @@
 /* A dataclass is pickled as an object without arguments that gets a dictionary as its state.
  * Numbers may be those of NumPy: scalar(dtype, bytes).
  *
- * A pickle has its tensors first, and then the places of parts. So a place is mostly given to its
- * part at once. Other places are sorted, and given out at the end. */
+ * A pickle has its tensors first, and then the places of their parts, mostly in the same order. So
+ * the part of a place is mostly found as soon as the place is read. Places whose part is not found
+ * are kept, sorted, and given to their parts at the end. */
 #include "paddle_flex_index.h"
 #include <stdlib.h>
 #include <string.h>
@@ -11,21 +12,21 @@
 #include "sort.h"
 
 #define TRIES 16                /* parts that are compared with a place when it is read */
-#define PATH_KEYS_MAX 64             /* keys in the path of a nested dictionary */
+#define PATH_KEYS_MAX 64        /* keys in the path of a nested dictionary */
 
 const struct shf_flex_folder shf_flex_folders[SHF_FLEX_FOLDERS] = {
 	{ "model_state", "model", "" }, { "optimizer_state", "optimizer", NULL },
 	{ "master_weight", "master_weights", ".w_0" }, { "ema_state", "ema", ".w_0" },
 };
 
-struct shf_flex_place {         /* of a part that was not found when the place was read */
+struct shf_flex_place {         /* a place whose part was not found when it was read */
 	const char *name;               /* of its tensor, name_n bytes */
 	uint32_t name_n;
-	uint32_t tensor;                /* number of that name, once all were read */
+	uint32_t tensor;                /* number of that name, once all tensors were read */
 	uint32_t ndim;
 	const int64_t *box;             /* ndim offsets, and, if sized, as many sizes */
 	bool sized;
-	int64_t lo, hi;                 /* as those of a part */
+	int64_t lo, hi;                 /* the range, as in `ranges` of a tensor */
 	uint32_t file;
 	int64_t replica;
 };
@@ -72,10 +73,11 @@ static bool copy_row(int64_t *to, const struct shf_pk *v, uint32_t n)
 	return shf_pk_counts(to, v, n, flex_int);
 }
 
-/* What LocalTensorMetadata and LocalTensorIndex have in common. */
+/* The members that LocalTensorMetadata and LocalTensorIndex have in common. */
 struct flex_part {
-	const struct shf_pk *offset, *shape;    /* rows; shape NULL: it is not said */
-	int64_t lo, hi;
+	const struct shf_pk *offset;
+	const struct shf_pk *shape;     /* NULL: there is none */
+	int64_t lo, hi;                 /* the flat range; -1: there is none */
 };
 
 static bool read_flex_part(struct flex_part *part, const struct shf_pk *state)
@@ -133,8 +135,8 @@ static int parts_compare(const struct shf_flex_tensor *t, uint32_t i, uint32_t k
 	return c ? c : (range_hi(t, i) > range_hi(t, k)) - (range_hi(t, i) < range_hi(t, k));
 }
 
-/* Makes room for the parts of a tensor. Returns false if that is more than a pickle of this length
- * may need. */
+/* Allocates the parts of a tensor. Returns false if they take more memory than x->left, or if there
+ * are too many parts. */
 static bool make_parts(struct shf_flex_index *x, struct shf_flex_tensor *t)
 {
 	uint64_t each = sizeof(*t->spots) + 2 * (t->ndim + 1) * sizeof(int64_t);
@@ -148,7 +150,7 @@ static bool make_parts(struct shf_flex_index *x, struct shf_flex_tensor *t)
 	return true;
 }
 
-/* Sets the range of part i, for which there is room since the first part that has one. */
+/* Sets the range of part i. The ranges of a tensor are allocated for its first part with a range. */
 static void set_range(struct shf_flex_index *x, struct shf_flex_tensor *t, uint32_t i,
                       const struct flex_part *part)
 {
@@ -164,8 +166,8 @@ static void set_range(struct shf_flex_index *x, struct shf_flex_tensor *t, uint3
 	}
 }
 
-/* Compares the shape of the whole that a part says with that of other parts, and keeps the first
- * one. */
+/* Reads the shape of the whole tensor that a part has (v). The first one is kept, and the others
+ * must be the same. */
 static void take_shape(struct shf_flex_index *x, struct shf_flex_tensor *t, const struct shf_pk *v)
 {
 	int64_t dims[SHF_FOREIGN_DIMS_MAX], *own;
@@ -184,7 +186,7 @@ static void take_shape(struct shf_flex_index *x, struct shf_flex_tensor *t, cons
 	}
 }
 
-/* Reads LocalTensorMetadata into part i. */
+/* Reads a LocalTensorMetadata into part i. */
 static bool take_part(struct shf_flex_index *x, struct shf_flex_tensor *t, uint32_t i,
                       const struct shf_pk *v)
 {
@@ -216,7 +218,7 @@ static bool take_part(struct shf_flex_index *x, struct shf_flex_tensor *t, uint3
 	return true;
 }
 
-/* Notes whether parts leave the tensor. */
+/* Sets t->leaves if a part leaves the tensor. */
 static void look_at_parts(struct shf_flex_tensor *t)
 {
 	for (uint32_t i = 0; i < t->parts_n; i++)
@@ -230,7 +232,7 @@ static void look_at_parts(struct shf_flex_tensor *t)
 
 /* Takes a tensor: its name, and the list of its parts. */
 static bool flex_take_tensor(struct shf_flex_index *x, const struct shf_pk *key,
-                        const struct shf_pk *list)
+                             const struct shf_pk *list)
 {
 	struct shf_flex_tensor t = { .name = key->u.s, .name_n = key->n, .parts_n = list->n,
 		.first = x->parts_n };
@@ -244,7 +246,7 @@ static bool flex_take_tensor(struct shf_flex_index *x, const struct shf_pk *key,
 	t.again = shf_text_count(&x->names) == before;
 	if (!x->oom)
 		look_at_parts(&t);
-	/* A tensor that has the name of an earlier one has a number all the same. */
+	/* A tensor with the name of an earlier one is listed, too, and refused later. */
 	shf_buf_add(&x->tensors, &t, sizeof(t));
 	x->oom |= x->tensors.oom;
 	x->parts_n += t.parts_n;
@@ -263,7 +265,7 @@ static bool row_is(const int64_t *have, const struct shf_pk *row)
 	return true;
 }
 
-/* Returns whether part i is the one that a place is of. An older version says no shapes there. */
+/* Returns whether a place is that of part i. The places of an older version have no shapes. */
 static bool part_is(const struct shf_flex_tensor *t, uint32_t i, const struct flex_part *part)
 {
 	return row_is(flex_box(t, i), part->offset) && range_lo(t, i) == part->lo &&
@@ -271,8 +273,8 @@ static bool part_is(const struct shf_flex_tensor *t, uint32_t i, const struct fl
 	       (!part->shape || row_is(flex_box(t, i) + t->ndim, part->shape));
 }
 
-/* Returns whether a place comes before that of a spot: of replicas that with the lowest number, and
- * of those the one whose file was named first. */
+/* Returns whether a place is to replace that of a spot: if it is of a replica with a lower number,
+ * or of the same replica in a file that was named earlier. */
 static bool comes_before(const struct shf_flex_spot *spot, int64_t replica, uint32_t file)
 {
 	return spot->file == SHF_FLEX_NOWHERE || replica < spot->replica ||
@@ -287,15 +289,15 @@ static void give(struct shf_flex_spot *spot, int64_t replica, uint32_t file)
 	spot->replica = (int32_t)replica;
 }
 
-/* Gives a place to its part. Returns false if that was not found. */
+/* Finds the part of a place and gives it the place. Returns false if the part was not found. */
 static bool flex_give_place(struct shf_flex_index *x, const struct shf_pk *name,
-                       const struct flex_part *part, int64_t replica, uint32_t file)
+                            const struct flex_part *part, int64_t replica, uint32_t file)
 {
 	uint32_t at = shf_text_find(&x->names, name->u.s, name->n);
 	struct shf_flex_tensor *t;
 	size_t n;
 
-	/* Names and tensors have the same numbers until one comes again. */
+	/* Names and tensors have the same numbers until two tensors have the same name. */
 	t = shf_flex_tensors(x, &n);
 	if (at >= n || n != shf_text_count(&x->names) || replica != (int32_t)replica)
 		return false;
@@ -314,7 +316,7 @@ static bool flex_give_place(struct shf_flex_index *x, const struct shf_pk *name,
 	return false;
 }
 
-/* Keeps a place for later. */
+/* Keeps a place whose part was not found. */
 static bool keep_place(struct shf_flex_index *x, const struct shf_pk *name,
                        const struct flex_part *part, int64_t replica, uint32_t file)
 {
@@ -335,7 +337,7 @@ static bool keep_place(struct shf_flex_index *x, const struct shf_pk *name,
 	return true;
 }
 
-/* Takes LocalTensorIndex and the name of a file. */
+/* Takes a place: a LocalTensorIndex, and the name of the file that has the part. */
 static bool take_place(struct shf_flex_index *x, const struct shf_pk *key,
                        const struct shf_pk *value)
 {
@@ -358,7 +360,8 @@ static bool take_place(struct shf_flex_index *x, const struct shf_pk *key,
 	return true;
 }
 
-/* Returns whether it is the path of a flat key: a tuple of texts. These are not needed. */
+/* Returns whether v is a tuple of texts: the keys that were joined to a flat key. They are taken
+ * out of the pickle and not used. */
 static bool is_path(const struct shf_pk *v)
 {
 	for (uint32_t i = 0; i < v->n && v->n <= PATH_KEYS_MAX; i++)
@@ -388,7 +391,7 @@ bool shf_flex_index_take(void *arg, const struct shf_pk *key, const struct shf_p
 
 /* ---- the end ---- */
 
-struct same {                   /* a part, as it is sorted with the others of its tensor */
+struct same {                   /* a part; sorted, the same parts are neighbours */
 	const struct shf_flex_tensor *t;
 	uint32_t i;
 };
@@ -399,13 +402,13 @@ static int same_order(const void *a, const void *b)
 	const struct shf_flex_spot *s = &x->t->spots[x->i], *r = &y->t->spots[y->i];
 	int c = parts_compare(x->t, x->i, y->i);
 
-	/* Of the same parts one that has a place comes first. */
+	/* Of parts that are the same, one that has a place comes first. */
 	c = c ? c : (s->file == SHF_FLEX_NOWHERE) - (r->file == SHF_FLEX_NOWHERE);
 	c = c ? c : (s->replica > r->replica) - (s->replica < r->replica);
 	return c ? c : (x->i > y->i) - (x->i < y->i);
 }
 
-/* Marks parts that are the same as others. */
+/* Of parts that are the same, marks all but the first. */
 static void mark_twice(struct shf_flex_index *x, struct shf_flex_tensor *t)
 {
 	struct same *all = shf_alloc(t->parts_n, sizeof(*all));
@@ -424,8 +427,7 @@ static void mark_twice(struct shf_flex_index *x, struct shf_flex_tensor *t)
 	shf_free(all);
 }
 
-/* Compares two places: by tensor, box and range. Where one of them has no sizes, these say
- * nothing. */
+/* Compares two places by tensor, box and range. Sizes are compared if both places have them. */
 static int place_compare(const struct shf_flex_place *x, const struct shf_flex_place *y)
 {
 	int c = (x->tensor > y->tensor) - (x->tensor < y->tensor);
@@ -468,6 +470,7 @@ static void give_kept(const struct shf_flex_index *x, struct shf_flex_tensor *t,
 		give(&t->spots[i], a[lo].replica, a[lo].file);
 }
 
+/* Gives the kept places to their parts, and marks parts that are the same as others. */
 static void flex_settle(struct shf_flex_index *x)
 {
 	size_t n, kept = x->places.len / sizeof(struct shf_flex_place);
@@ -485,8 +488,8 @@ static void flex_settle(struct shf_flex_index *x)
 	}
 }
 
-/* All that was taken must have been in the dictionaries of the Metadata, and all of these. A tensor
- * without parts was not taken. */
+/* The pairs that were taken must be those of the dictionaries of the Metadata, and not of others.
+ * Tensors without parts were not taken and are still in their dictionary. */
 bool shf_flex_index_end(struct shf_flex_index *x, const struct shf_pk *root)
 {
 	const struct shf_pk *s = flex_state_of(root, "Metadata");
