@@ -371,9 +371,12 @@ int tr_store_import(struct tr_store *s, struct tr_trainer *t, const char *dir,
 		rc = sheaf_checkpoint_load(from, state, SHEAF_LOAD_CONVERT, NULL, &e);
 	}
 	rc = tr_store_pass(err, &e, rc);
-	if (rc == TR_ELAYOUT)
+	if (rc == TR_ELAYOUT) {
+		const struct tr_error why = *err;
+
 		tr_fail(err, rc, "the weights in %s are not those of its config.json: %s", dir,
-			e.msg);
+			why.msg);
+	}
 	sheaf_checkpoint_close(from);
 	sheaf_state_free(state);
 	return rc;

@@ -53,7 +53,8 @@ int tr_library_version(void);
 /* Returns the name of a code, such as "EIO". The text is static. */
 const char *tr_code_name(int code);
 
-/* Replaces the words of the API of the library in a message by those of the trainer.
+/* Replaces advice that is for programs in a message of the library by advice for users of the
+ * trainer.
  * size  of the memory at msg */
 void tr_store_words(char *msg, size_t size);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages of the library advise calls, flags and options of its API. Here they get the words of
- * sheaf-train. */
+/* Messages of the library advise calls, flags and options of its API, which users of sheaf-train do
+ * not have. This file replaces such advice by that of the trainer. test/train/refused.py fails if
+ * no message of the library has one of the texts any more. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,9 @@ static const struct {
 } words[] = {
 	{ " (SHEAF_RUN_CREATE makes one)", "" },
 	{ " (SHEAF_RUN_CREATE makes it one)", "" },
+	{ "or open with SHEAF_RUN_READONLY", "or use another run" },
+	{ ", or set SHEAF_SLICE_OPTIONAL if it may be absent", "" },
+	{ ", or sheaf_slice.shape is not that of the whole tensor", "" },
 	{ "use sheaf_run_open, or name RUN@STEP", "use RUN@STEP" },
 	{ "could not be recorded as a resume attempt", "could not be counted as a resume, so a "
 	  "checkpoint that no job can continue is not noticed; the training goes on" },
@@ -33,7 +37,7 @@ static const struct {
 	  "use rewind with resume RUN@STEP to save after an older step" },
 };
 
-/* Replaces a part of a message, if it has it. What is too long then is cut at the end. */
+/* Replaces the first `from` in a message by `to`, and cuts what does not fit into `size` bytes. */
 static void replace(char *msg, size_t size, const char *from, const char *to)
 {
 	char *at = strstr(msg, from);
