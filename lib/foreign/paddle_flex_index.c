@@ -150,7 +150,7 @@ static bool make_parts(struct shf_flex_index *x, struct shf_flex_tensor *t)
 	return true;
 }
 
-/* Sets the range of part i. The ranges of a tensor are allocated for its first part with a range. */
+/* Sets the range of part i. Memory for all ranges is allocated for the first part that has one. */
 static void set_range(struct shf_flex_index *x, struct shf_flex_tensor *t, uint32_t i,
                       const struct flex_part *part)
 {
