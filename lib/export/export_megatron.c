@@ -101,8 +101,8 @@ static int check_names_differ(const struct shf_layout *l, struct sheaf_error *er
 	return rc;
 }
 
-/* Gives all tensors their names in Megatron-Core. The caller places the tensors first, because
- * placing needs the order of the layout, which is that of the names in the step. */
+/* Gives all tensors their names in Megatron-Core. The tensors are placed before this is called:
+ * placing needs them in the order of the layout, which is that of their names in the step. */
 static int name_tensors(struct shf_layout *l, struct sheaf_error *err)
 {
 	int rc = 0;

@@ -236,7 +236,7 @@ static int see_content(void *arg, const struct sheaf_item *item)
 
 /* Fails if the run has checkpoints behind which the training cannot save: a newer step than it
  * begins with, so that the library would refuse the first save, or those of another training. Sets
- * *on_disk to whether the run has the step itself on disk. */
+ * *on_disk to 1 if the checkpoint of the step is on the run's disk, else to 0. */
 static int check_newest(struct tr_store *s, int64_t step, int *on_disk, struct tr_error *err)
 {
 	struct content_of_run c = { .newest = -1, .last = -1, .step = step };

@@ -48,8 +48,8 @@ void tr_opts_release(struct tr_opts *o);
 int tr_opts_reset(struct tr_opts *o, struct tr_error *err);
 /* Sets an option from text, unless its value has a source that overrides this one.
  * where  the beginning of messages, such as "--" or "a.yaml: line 3: ".
- * EINVAL: there is no such option, or it may not have that value. EFORMAT: the same with
- * TR_FROM_CHECKPOINT, so a newer version has saved it. */
+ * EINVAL: there is no such option, or it may not have that value. EFORMAT: the same, but the source
+ * is TR_FROM_CHECKPOINT: a newer version of the trainer wrote the checkpoint. */
 int tr_opts_set(struct tr_opts *o, const char *key, const char *text, enum tr_source source,
 		const char *where, struct tr_error *err);
 /* Returns whether a key is that of an option which is true or false, so that --KEY alone sets
