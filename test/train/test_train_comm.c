@@ -554,6 +554,37 @@ TEST(the_failure_of_any_exchange_in_the_background_is_an_error_on_all_ranks)
 	}
 }
 
+/* Each rank begins two exchanges with the other one, and ends the later one first. */
+static void *end_the_later_first(void *arg)
+{
+	struct worker *w = arg;
+	int other = 1 - w->g.rank;
+	int64_t sends[3] = { 10 + w->g.rank, 20 + w->g.rank, 30 + w->g.rank }, gets[3] = { 0 };
+	struct tr_piece out[2][2] = { { { NULL, 0 } } }, in[2][2] = { { { NULL, 0 } } };
+	void *flow[2] = { NULL, NULL };
+
+	out[0][other] = (struct tr_piece){ sends, sizeof(sends[0]) };
+	in[0][other] = (struct tr_piece){ gets, sizeof(gets[0]) };
+	out[1][other] = (struct tr_piece){ sends + 1, 2 * sizeof(sends[0]) };
+	in[1][other] = (struct tr_piece){ gets + 1, 2 * sizeof(gets[0]) };
+	for (int i = 0; w->rc == 0 && i < 2; i++)
+		w->rc = tr_exchange_begin(&w->g, out[i], in[i], &flow[i], &w->err);
+	for (int i = 1; w->rc == 0 && i >= 0; i--)
+		w->rc = tr_exchange_end(&w->g, &flow[i], &w->err);
+	for (int i = 0; w->rc == 0 && i < 3; i++)
+		w->rc = gets[i] != 10 * (i + 1) + other;
+	return NULL;
+}
+
+TEST(exchanges_in_the_background_may_be_ended_in_any_order)
+{
+	struct worker w[2] = { { .rc = 0 } };
+
+	work_together(w, 2, end_the_later_first);
+	CHECK_RC(w[0].rc, 0, &w[0].err);
+	CHECK_RC(w[1].rc, 0, &w[1].err);
+}
+
 static atomic_int waits;
 
 /* Rank 0 sends, and fails at once while rank 1 waits for what it has sent. */

@@ -59,9 +59,9 @@ int tr_ranks_abandon(const struct tr_ranks *g, struct tr_error *err);
 int tr_exchange(const struct tr_ranks *g, const struct tr_piece *out, const struct tr_piece *in,
 		struct tr_error *err);
 /* Begins an exchange that goes on in the background. Its pieces must not change, and the arrays of
- * pieces not either, until it is complete. All ranks of the group make the same exchanges of this
- * kind in the same order, and no others while one of them is under way. *flow stands for it; NULL:
- * it is complete. [local] */
+ * pieces not either, until it is complete. All ranks of the group begin the same exchanges of this
+ * kind in the same order, and no others while one of them is under way. They may be polled and
+ * ended in any order. *flow stands for the exchange; NULL: it is complete. [local] */
 int tr_exchange_begin(const struct tr_ranks *g, const struct tr_piece *out,
 		      const struct tr_piece *in, void **flow, struct tr_error *err);
 /* Continues the exchange without waiting. Sets *flow to NULL when it is complete, and after an

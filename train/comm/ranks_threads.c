@@ -22,10 +22,12 @@ struct seat {
 	/* These two are used in the seat `all` only. Exchanges include the messages that the thread
 	 * has sent and received. */
 	int fail_at, exchanges;
+	int64_t begun;                  /* exchanges in the background, of this seat's hub */
 };
 struct message {
 	struct message *next;
-	int from, to, channel;
+	int from, to;
+	int64_t channel;                /* negative: of an exchange in the background */
 	size_t n;
 	char bytes[];
 };
@@ -228,8 +230,8 @@ static int exchange_threads(void *arg, const struct tr_piece *out, const struct 
 /* ---- messages ---- */
 
 /* Sends a copy of the bytes. */
-static int put_message(const struct seat *me, int to, int channel, const void *at, size_t bytes,
-		       struct tr_error *err)
+static int put_message(const struct seat *me, int to, int64_t channel, const void *at,
+		       size_t bytes, struct tr_error *err)
 {
 	struct tr_hub *hub = me->hub, *all = me->all->hub;
 	struct message *m = malloc(sizeof(*m) + bytes);
@@ -256,7 +258,7 @@ static int send_threads(void *arg, int to, int channel, const void *at, size_t b
 }
 
 /* Takes a message out of the list. NULL: it has not been sent. */
-static struct message *take_message(struct tr_hub *hub, int from, int to, int channel)
+static struct message *take_message(struct tr_hub *hub, int from, int to, int64_t channel)
 {
 	for (struct message **at = &hub->messages; *at; at = &(*at)->next) {
 		struct message *m = *at;
@@ -333,9 +335,11 @@ static int sent_threads(void *arg, int most, int timeout_ms, struct tr_error *er
 
 /* ---- exchanges in the background ---- */
 
-/* Its messages are in a channel of their own. */
-enum { EXCHANGES = -1 };
+/* All ranks begin the same exchanges in the same order. The messages of the n-th one have a channel
+ * of their own, -n. So those of an exchange that is given up are not taken for those of a later
+ * one. */
 struct flow {
+	int64_t channel;
 	const struct tr_piece *in;      /* of the caller */
 	struct message *message[];      /* of each rank, when it has come */
 };
@@ -358,9 +362,10 @@ static int begin_threads(void *arg, const struct tr_piece *out, const struct tr_
 		return lost(me, err);
 	}
 	f->in = in;
+	f->channel = -++me->begun;
 	for (int r = 0; rc == 0 && r < n; r++)
 		if (r != me->rank && out[r].bytes)
-			rc = put_message(me, r, EXCHANGES, out[r].at, out[r].bytes, err);
+			rc = put_message(me, r, f->channel, out[r].at, out[r].bytes, err);
 	if (rc < 0) {
 		free(f);
 		abandon_threads(me, err);
@@ -379,7 +384,7 @@ static int take_exchange(const struct seat *me, struct flow *f)
 
 	for (int r = 0; r < me->hub->n; r++) {
 		if (r != me->rank && f->in[r].bytes && !f->message[r])
-			f->message[r] = take_message(me->hub, r, me->rank, EXCHANGES);
+			f->message[r] = take_message(me->hub, r, me->rank, f->channel);
 		all &= r == me->rank || !f->in[r].bytes || f->message[r];
 	}
 	return all;
