@@ -104,8 +104,8 @@ class World:
                                            self.run("walk.yaml"), self.at]
         args += ["%s:%d:{%s}" % (name, ranks, options.replace("AT", "'%s'" % self.at))
                  for name, ranks, options in layouts]
-        done = subprocess.run(args, text=True, cwd=ROOT, capture_output=True, timeout=580,
-                              stdin=subprocess.DEVNULL)
+        done = subprocess.run(args, text=True, cwd=ROOT, capture_output=True,
+                              timeout=29 * WALK_STEPS, stdin=subprocess.DEVNULL)
         results = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
         jobs = {}
         for name, _, _ in layouts:
