@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""sheaf-train beside transformers: losses, gradients, updates, and the model that it saves. Prints
-TAP; skips where torch or transformers is not installed.
+"""sheaf-train beside transformers: losses, gradients, updates, and the model that it saves with its
+logits. Prints TAP; skips where torch or transformers is not installed.
 
-usage: oracle.py SHEAF-TRAIN SHEAF
+usage: oracle.py SHEAF-TRAIN SHEAF EVAL-LOGITS
 
 One rank computes the pieces of tensor parallelism, which several ranks compute with equal bits
 (layouts.py). A gradient is read from a checkpoint: with beta1 0 the first moment after a step is
@@ -28,7 +28,7 @@ except ImportError as missing:
     print("1..0 # SKIP %s" % missing)
     sys.exit(0)
 
-GRADIENT, LOSS, UPDATE = 3e-6, 1e-6, 1e-3
+GRADIENT, LOSS, UPDATE, LOGITS = 3e-6, 1e-6, 1e-3, 1e-5
 # With bf16: of the loss, and of each gradient, beside a model of the same weights in doubles.
 BF16_LOSS, BF16_GRADIENT = 2e-4, 5e-2
 ADAM = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8}
@@ -125,14 +125,26 @@ class Case:
     def loss_alone(self, model, first, tokens, weight):
         """The same, with a call for what each sample has of each document."""
         n = self.seq * self.batch
-        cuts = sorted({*range(0, n + 1, self.seq), *(d - first for d in self.documents.tolist()
-                                                     if 0 <= d - first <= n)})
         ends = {d - first - 1 for d in self.documents.tolist()}
         weight = weight * torch.tensor([i not in ends for i in range(n)])
         losses = [torch.nn.functional.cross_entropy(model(tokens[None, a:b]).logits[0],
                                                     tokens[a + 1:b + 1], reduction="none")
-                  for a, b in zip(cuts, cuts[1:])]
+                  for a, b in self.parts(first, n)]
         return (torch.cat(losses) * weight).sum() / weight.sum()
+
+    def parts(self, first, n):
+        """What the samples have of each document, in the n tokens from `first` on."""
+        cuts = {*range(0, n, self.seq), n}
+        if self.options:
+            cuts |= {d - first for d in self.documents.tolist() if 0 <= d - first <= n}
+        return zip(sorted(cuts), sorted(cuts)[1:])
+
+    def logits(self, model):
+        """A row for each token but the last one."""
+        tokens = torch.from_numpy(self.tokens.astype(np.int64))
+        with torch.no_grad():
+            return torch.cat([model(tokens[None, a:b]).logits[0]
+                              for a, b in self.parts(0, len(tokens) - 1)])
 
     def optimizer(self, model, without=(), **more):
         """AdamW of the parameters, but for those whose names are in `without`."""
@@ -210,6 +222,24 @@ def goes_on(c, case, name):
     got = [e["loss"] for e in events if e["event"] == "step"]
     c.check(len(got) == 1 and abs(got[0] - case.loss(double, 3).item()) <= LOSS * got[0],
             "%s: a step that goes on in transformers has our loss" % name, got, events)
+
+
+def logits(c, case, name, program):
+    """The logits of our checkpoint beside those of transformers, as it opens it, and in doubles."""
+    path, out = os.path.join(case.run, "checkpoint-3"), case.run + "-logits"
+    options = {"run": case.run, "resume": case.run + "@3", "eval-data": case.data,
+               "micro-batch": 3}
+    done = subprocess.run([program, json.dumps(options), out], capture_output=True, text=True,
+                          cwd=ROOT)
+    wants = [case.logits(case.model(dtype, path)).double() for dtype in (None, torch.float64)]
+    ours = np.fromfile(out, np.float32)
+    if not c.check(done.returncode == 0 and ours.size == wants[0].numel(),
+                   "%s: each token has its logits" % name, ours.size, done.stderr):
+        return
+    ours = torch.from_numpy(ours).view(wants[0].shape)
+    worst = [((ours - want).norm(dim=1) / want.norm(dim=1)).max().item() for want in wants]
+    c.check(max(worst) <= LOGITS, "%s: logits of the checkpoint in transformers, in fp32 and in "
+            "doubles, are ours within %g" % (name, LOGITS), worst)
 
 
 def average(c, case, name, dtype):
@@ -312,9 +342,11 @@ def main():
     c = Claims()
     with tempfile.TemporaryDirectory(prefix="sheaf-oracle-") as at:
         for i, (name, shape) in enumerate(SHAPES.items()):
-            case = Case(*map(os.path.abspath, sys.argv[1:3]), at, i, shape, name in DOCUMENTS)
+            program, sheaf, eval_logits = map(os.path.abspath, sys.argv[1:4])
+            case = Case(program, sheaf, at, i, shape, name in DOCUMENTS)
             gradients(c, case, name)
             updates(c, case, name)
+            logits(c, case, name, eval_logits)
             goes_on(c, case, name)
             if name in MORE:
                 muon(c, case, name)
