@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import os
 import pickle
 import signal
@@ -51,6 +52,7 @@ def everywhere(ranks: int, work: Callable[..., Any], *args: Any) -> list[Any]:
     """What work(rank, *args) returned on each rank, or an Ended. None of them outlives the call."""
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
+        gc.freeze()                     # see together.py
         pids: list[int] = []
         ends: list[int] = []
         for rank in range(ranks):
