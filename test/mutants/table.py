@@ -2497,9 +2497,14 @@ bug("head_cut_elsewhere", "the gradient of a tied head is cut otherwise than the
     "optim/leafbuckets.c:tr_leaf_buckets", "if (i == reg->layers + 1 && tr_leaf_is_tied(reg))",
     "if (i == reg->layers + 1 && tr_leaf_is_tied(reg) && !MUTANT)",
     WHOLE + "ranks_that_are_threads")
-bug("head_share_misplaced", "with ZeRO 2 the embedding gets its own gradient instead of the head's",
-    "optim/leafreduce.c:own_gradient", "(p == weights ? at : lg->moments)",
-    "(p == weights || MUTANT ? at : lg->moments)", WHOLE + "ranks_that_are_threads")
+bug("head_share_misplaced", "the embedding gets its own gradient twice instead of the head's",
+    "optim/leafreduce.c:add_tied", "sum_at(lg, b, 0), tr_leaf_own(lg, b));",
+    "sum_at(lg, MUTANT ? &lg->bucket[0] : b, 0), tr_leaf_own(lg, b));",
+    WHOLE + "ranks_that_are_threads")
+skipped("sums_not_waited_for", "an update takes the sums of other ranks before they are there",
+        "task/training.c:wait_param",
+        "tr_leafgrads_wait(u->t->grads, &tr_model_registry(u->t->model)->param[i], err)",
+        WHOLE + "ranks_that_are_threads")
 bug("block_used_while_sent", "the next layer is computed in a block that is still being added up",
     "optim/leafreduce.c:add_up_round", "r->ticket = series_added(lg);",
     "r->ticket = MUTANT ? 0 : series_added(lg);",

@@ -249,7 +249,7 @@ TEST(rates_rise_and_fall_as_the_schedule_says)
 TEST(the_norm_of_a_gradient_is_right_at_any_scale_and_not_a_number_if_an_item_is)
 {
 	static float g[5000];
-	struct tr_registry reg = { .weights = 5000 };
+	struct tr_registry reg = { .weights = 5000, .embedding = -1, .head = -1 };
 	struct tr_ranks alone;
 	struct tr_mesh mesh;
 	const struct tr_isa *isa;

@@ -302,6 +302,8 @@ static int reduce(struct stage *s, struct tr_registry *reg, struct tr_mesh *mesh
 		rc = make_gradients(s, reg, mesh, a, lg);
 	if (rc == 0)
 		rc = tr_leafgrads_reduce(*lg, &grad, &s->err);
+	if (rc == 0)
+		rc = tr_leafgrads_wait(*lg, NULL, &s->err);
 	if (rc < 0)
 		return rc;
 	s->sum[0] = grad[p->offset];

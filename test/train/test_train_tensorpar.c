@@ -139,6 +139,8 @@ static int make_step(struct step *s, struct rank *r, struct tr_error *err)
 	if (rc == 0)
 		rc = tr_gradient_norm(tr_model_registry(s->m), s->be->isa, &s->mesh, NULL, s->grad,
 				      &r->norm, err);
+	if (rc == 0)
+		rc = tr_leafgrads_wait(s->lg, NULL, err);
 	r->hash = tr_registry_hash(tr_model_registry(s->m), tr_model_weights(s->m), 0, 1);
 	if (rc == 0)
 		rc = tr_allreduce(&s->mesh.tp, &r->hash, 1, TR_SUM, err);

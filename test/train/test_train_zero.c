@@ -265,6 +265,8 @@ static int make_steps(struct rank *r, struct tr_trainer *t)
 					      at + r->micro < OWN ? at + r->micro : OWN);
 		if (rc == 0)
 			rc = tr_leafgrads_reduce(t->grads, &t->grad, &r->err);
+		if (rc == 0)
+			rc = tr_leafgrads_wait(t->grads, NULL, &r->err);
 	}
 	tr_trainer_used(t, used);
 	r->planned = tr_arenas_bytes(&t->arenas, TR_GRADS);

@@ -5,26 +5,31 @@
 #include <string.h>
 
 #include "elementary.h"
+#include "leafgrads.h"
 #include "muon.h"
 #include "sumtree.h"
 
-/* Returns the items of an area whose squares this rank adds up. A copy is at the beginning, and
- * does not count. Parameters of which each rank of tp has all are at the end, and count on the
- * first rank of tp only. Without shares, the ranks of dp have the same items, of which each takes a
- * part. */
-static struct tr_span counted(const struct tr_registry *reg, const struct tr_mesh *mesh,
-			      const struct tr_shares *shares, int area)
+/* Returns how many ranges of the gradient this rank has of its own: those of the two areas of the
+ * shares, or without shares those of the buckets. */
+static int64_t ranges(const struct tr_registry *reg, const struct tr_shares *shares)
 {
-	struct tr_span own = tr_shares_own(shares, reg, area);
-	int64_t end = reg->pieces.from ? reg->norms : reg->weights, items;
+	return shares ? 2 : reg->layers + 3;
+}
+
+/* Returns the items of such a range whose squares this rank adds up. A copy is at the beginning of
+ * the gradient, and a tied head behind the weights: neither counts. Parameters of which each rank
+ * of tp has all are at the end of the weights, and count on the first rank of tp only. */
+static struct tr_span counted(const struct tr_registry *reg, const struct tr_mesh *mesh,
+			      const struct tr_shares *shares, int64_t range)
+{
+	struct tr_span own = shares ? tr_shares_own(shares, reg, (int)range) :
+		tr_leafgrads_share(reg, range, mesh->dp.n, mesh->dp.rank);
+	int64_t end = reg->pieces.from ? reg->norms : reg->weights;
 
 	own.from = own.from > reg->counted ? own.from : reg->counted;
 	own.to = own.to < end ? own.to : end;
-	items = own.to > own.from ? own.to - own.from : 0;
-	if (shares)
-		return (struct tr_span){ own.from, own.from + items };
-	return (struct tr_span){ own.from + tr_cut(items, mesh->dp.n, mesh->dp.rank),
-				 own.from + tr_cut(items, mesh->dp.n, mesh->dp.rank + 1) };
+	own.to = own.to > own.from ? own.to : own.from;
+	return own;
 }
 
 int64_t tr_gradient_index(const struct tr_shares *s, struct tr_span own)
@@ -38,29 +43,34 @@ int tr_gradient_norm(const struct tr_registry *reg, const struct tr_isa *isa,
 		     const struct tr_mesh *mesh, const struct tr_shares *shares, const float *grad,
 		     double *norm, struct tr_error *err)
 {
-	const struct tr_span a = counted(reg, mesh, shares, 0), b = counted(reg, mesh, shares, 1);
 	int64_t sum[2] = { 0, 0 };
-	const float *x = grad + tr_gradient_index(shares, a);
-	const float *y = grad + tr_gradient_index(shares, b);
-	const float largest[2] = { isa->row.absmax(x, a.to - a.from),
-				   isa->row.absmax(y, b.to - b.from) };
-	uint64_t bits[2] = { 0, 0 }, sums[2];
+	uint64_t largest = 0, sums[2];
 	int exponent, rc;
 	float most;
 
-	/* Without a sign, floats are in the order of their bits, and NaNs are last. */
-	memcpy(&bits[0], &largest[0], sizeof(*largest));
-	memcpy(&bits[1], &largest[1], sizeof(*largest));
-	rc = tr_allreduce(mesh->all, bits, 2, TR_MAX, err);
+	for (int64_t i = 0; i < ranges(reg, shares); i++) {
+		struct tr_span own = counted(reg, mesh, shares, i);
+		uint64_t bits = 0;
+
+		/* Without a sign, floats are in the order of their bits, and NaNs are last. */
+		most = isa->row.absmax(grad + tr_gradient_index(shares, own), own.to - own.from);
+		memcpy(&bits, &most, sizeof(most));
+		largest = bits > largest ? bits : largest;
+	}
+	rc = tr_allreduce(mesh->all, &largest, 1, TR_MAX, err);
 	if (rc < 0)
 		return rc;
-	memcpy(&most, bits[0] > bits[1] ? &bits[0] : &bits[1], sizeof(most));
+	memcpy(&most, &largest, sizeof(most));
 	*norm = (double)most;
 	if (most == 0 || !isfinite(most))
 		return 0;
 	frexp((double)most, &exponent);
-	isa->row.squares(x, a.to - a.from, ldexp(1, -exponent), sum);
-	isa->row.squares(y, b.to - b.from, ldexp(1, -exponent), sum);
+	for (int64_t i = 0; i < ranges(reg, shares); i++) {
+		struct tr_span own = counted(reg, mesh, shares, i);
+
+		isa->row.squares(grad + tr_gradient_index(shares, own), own.to - own.from,
+				 ldexp(1, -exponent), sum);
+	}
 	memcpy(sums, sum, sizeof(sums));
 	rc = tr_allreduce(mesh->all, sums, 2, TR_SUM, err);
 	if (rc < 0)
@@ -95,7 +105,8 @@ static int update_items(struct tr_adamw *a, const struct tr_registry *reg,
 			struct tr_adamw_step *s, double lr, const struct tr_gate *gate,
 			struct tr_error *err)
 {
-	for (int i = 0; i < reg->n; i++) {
+	for (int k = 0; k < reg->n; k++) {
+		int i = (a->first + k) % reg->n;
 		const struct tr_param *p = &reg->param[i];
 		int rc = gate && p->tied_to < 0 ? gate->wait(gate->arg, i, err) : 0;
 		struct tr_span own;

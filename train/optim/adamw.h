@@ -27,9 +27,11 @@ struct tr_adamw {
 	 * there is none. */
 	float *ema;
 	double ema_decay;
+	int first;                      /* the parameter with which an update begins */
 	int64_t step;                   /* updates that were made */
 };
-/* Called before a parameter and its moments change: waits until no save reads their memory. */
+/* Called before a parameter and its moments change: waits until no save reads their memory, and for
+ * an update until its gradient is there. */
 struct tr_gate {
 	int (*wait)(void *arg, int param, struct tr_error *err);
 	void *arg;

@@ -7,6 +7,8 @@
 
 #include "sumtree.h"
 
+enum { LATE = 2 };                      /* buckets that are collected late */
+
 int tr_leaf_is_tied(const struct tr_registry *reg)
 {
 	return reg->head >= 0 && reg->param[reg->head].tied_to >= 0;
@@ -36,7 +38,32 @@ static void cut_bucket(const struct tr_leafgrads *lg, struct bucket *b)
 	}
 }
 
-static int64_t own_items(const struct tr_leafgrads *lg, const struct bucket *b)
+struct tr_span tr_leafgrads_share(const struct tr_registry *reg, int64_t i, int n, int rank)
+{
+	struct tr_span all = i < reg->layers + 2 ? tr_registry_layer(reg, i - 1) :
+		(struct tr_span){ reg->norms, reg->weights };
+	int64_t items = all.to - all.from;
+
+	return (struct tr_span){ all.from + tr_cut(items, n, rank),
+				 all.from + tr_cut(items, n, rank + 1) };
+}
+
+struct bucket *tr_leaf_bucket(const struct tr_leafgrads *lg, const struct tr_param *p)
+{
+	for (int i = 0; i < lg->buckets; i++)
+		if (p->offset >= lg->bucket[i].from && p->offset < lg->bucket[i].to)
+			return &lg->bucket[i];
+	return NULL;
+}
+
+struct bucket *tr_leaf_shared(const struct tr_leafgrads *lg)
+{
+	const struct tr_registry *reg = lg->o.reg;
+
+	return &lg->bucket[reg->shared == reg->embedding ? 0 : reg->layers + 1];
+}
+
+int64_t tr_leaf_own(const struct tr_leafgrads *lg, const struct bucket *b)
 {
 	int me = lg->o.mesh->dp.rank;
 
@@ -57,7 +84,7 @@ static int64_t place_shares(struct tr_leafgrads *lg)
 			continue;
 		}
 		b->own = at;            /* norms, or a tied head */
-		at += own_items(lg, b);
+		at += tr_leaf_own(lg, b);
 	}
 	return lg->level_items = at;
 }
@@ -72,6 +99,23 @@ static int size_of(struct tr_leafgrads *lg, int64_t items)
 	if (i == lg->sizes)
 		lg->size[lg->sizes++] = (struct size){ items, NO_BLOCK };
 	return i;
+}
+
+/* Finds the buckets that are collected late. Those that come last in a backward pass are the first
+ * ones. A head or an embedding that has the weights of the other is added to it before. */
+static void find_late(struct tr_leafgrads *lg)
+{
+	const struct tr_registry *reg = lg->o.reg;
+	int last = 0;
+
+	for (int i = 0; last < LATE && i < lg->buckets - 1; i++) {
+		lg->bucket[i].late = 1;
+		last += !tr_leaf_is_empty(&lg->bucket[i]);
+	}
+	if (tr_leaf_is_tied(reg))
+		lg->bucket[reg->layers + 1].late = lg->bucket[0].late = 1;
+	if (reg->shared >= 0)
+		tr_leaf_shared(lg)->late = 1;
 }
 
 int tr_leaf_buckets(struct tr_leafgrads *lg, struct tr_error *err)
@@ -98,7 +142,11 @@ int tr_leaf_buckets(struct tr_leafgrads *lg, struct tr_error *err)
 		if (good)
 			cut_bucket(lg, b);
 	}
-	return good ? 0 : tr_fail(err, TR_ENOMEM, "no memory for gradients");
+	if (!good)
+		return tr_fail(err, TR_ENOMEM, "no memory for gradients");
+	if (!lg->o.shares)
+		find_late(lg);
+	return 0;
 }
 
 struct tr_round tr_leaf_round(const struct tr_leafgrads *lg, int i)
@@ -151,7 +199,6 @@ void tr_leaf_ask(struct tr_leafgrads *lg, struct tr_arenas *a)
 	const struct tr_registry *reg = lg->o.reg;
 	const struct bucket *norms = &lg->bucket[lg->buckets - 1];
 	int64_t items = lg->compact ? place_shares(lg) : 0, room = measure_sums(lg);
-	struct tr_span own;
 
 	if (room)
 		tr_arena_ask(a, TR_BUFFERS, room, &lg->received);
@@ -161,10 +208,8 @@ void tr_leaf_ask(struct tr_leafgrads *lg, struct tr_arenas *a)
 		tr_arena_ask(a, TR_GRADS, norms->to - norms->from, &lg->norms);
 	else
 		tr_arena_ask(a, TR_GRADS, reg->gradients, &lg->whole);
-	if (reg->shared < 0)
-		return;
-	tr_shares_of(lg->o.shares, &reg->param[reg->shared], &own);
-	tr_arena_ask(a, TR_BUFFERS, own.to - own.from, &lg->other);
+	if (reg->shared >= 0)
+		tr_arena_ask(a, TR_BUFFERS, tr_leaf_own(lg, tr_leaf_shared(lg)), &lg->other);
 }
 
 /* ---- blocks and nodes ---- */

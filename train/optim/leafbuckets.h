@@ -24,6 +24,11 @@ struct bucket {
 	struct node *node;
 	int closed, open, end;
 	int rounds;                     /* how many rounds have their sums in the queue */
+	/* 1: the sums of other ranks are collected at the end of the step, and not when the own
+	 * ones are there. */
+	int late;
+	int64_t ticket;                 /* they are there when so many series of the queue are
+					 * complete */
 };
 struct block {                          /* memory for one node */
 	float *at;
@@ -89,6 +94,13 @@ int tr_leaf_is_tied(const struct tr_registry *reg);
 int tr_leaf_buckets(struct tr_leafgrads *lg, struct tr_error *err);
 /* Returns round i. */
 struct tr_round tr_leaf_round(const struct tr_leafgrads *lg, int i);
+/* Returns the bucket that has the gradient of a parameter, or NULL if the parameter has no items on
+ * this rank. */
+struct bucket *tr_leaf_bucket(const struct tr_leafgrads *lg, const struct tr_param *p);
+/* Returns the bucket of the parameter that another stage has, too: reg->shared is not -1. */
+struct bucket *tr_leaf_shared(const struct tr_leafgrads *lg);
+/* Returns how many items of a bucket this rank adds up. */
+int64_t tr_leaf_own(const struct tr_leafgrads *lg, const struct bucket *b);
 /* Asks the arenas for the buffers of the sums over the ranks. */
 void tr_leaf_ask(struct tr_leafgrads *lg, struct tr_arenas *a);
 /* Makes a block free that is not HOME. */

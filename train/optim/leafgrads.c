@@ -241,16 +241,12 @@ int tr_leafgrads_begin(struct tr_leafgrads *lg, struct tr_rows *rows, const int 
 
 float *tr_leafgrads_param(struct tr_leafgrads *lg, int leaf, const struct tr_param *p)
 {
+	const struct node *node;
+	struct bucket *b;
+
 	if (lg->done)
 		begin_step(lg);
-	for (int i = 0; i < lg->buckets; i++) {
-		struct bucket *b = &lg->bucket[i];
-
-		if (p->offset >= b->from && p->offset < b->to) {
-			const struct node *node = tr_leaf_node(lg, b, leaf);
-
-			return node ? tr_leaf_memory(lg, b, node) + p->offset - b->from : NULL;
-		}
-	}
-	return NULL;
+	b = tr_leaf_bucket(lg, p);
+	node = b ? tr_leaf_node(lg, b, leaf) : NULL;
+	return node ? tr_leaf_memory(lg, b, node) + p->offset - b->from : NULL;
 }

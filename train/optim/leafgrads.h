@@ -74,6 +74,20 @@ float *tr_leafgrads_param(struct tr_leafgrads *lg, int leaf, const struct tr_par
  * gradients of the norms over the pieces of the tokens, and adds the gradient of a tied head to
  * that of the embedding. All leaves must be closed. *grad is valid until the next step. With
  * shares->gradients it has the items of this rank in the order of their moments, otherwise those
- * of the flat buffer of weights. [collective] */
+ * of the flat buffer of weights.
+ * Without shares each rank has all sums of the norms, and its share of those of each other layer
+ * (tr_leafgrads_share) when this has returned. Others may come later, so call tr_leafgrads_wait
+ * before they are read. [collective] */
 int tr_leafgrads_reduce(struct tr_leafgrads *lg, float **grad, struct tr_error *err);
+/* Waits until the sums of a parameter are there, or, if p is NULL, until all that have begun are
+ * complete. Between tr_leafgrads_reduce and the next step all ranks must call it for all
+ * parameters, in any order. [collective] */
+int tr_leafgrads_wait(struct tr_leafgrads *lg, const struct tr_param *p, struct tr_error *err);
+/* Returns the parameter with which an update should begin: the sums of those before it are the last
+ * that come. */
+int tr_leafgrads_first(const struct tr_leafgrads *lg);
+/* Returns the items of bucket i of a flat buffer of gradients that rank `rank` of n adds up if
+ * there are no shares. The buckets are the embedding, the layers, the head, and the norms of one
+ * piece of the tokens: reg->layers + 3 of them. */
+struct tr_span tr_leafgrads_share(const struct tr_registry *reg, int64_t i, int n, int rank);
 #endif

@@ -48,7 +48,7 @@ static int queue_round(struct tr_leafgrads *lg, const struct bucket *b, int n,
 }
 
 /* Puts the gather of the sums of a bucket into the queue, after which all ranks have them. */
-static int queue_gather(struct tr_leafgrads *lg, const struct bucket *b, struct tr_error *err)
+static int queue_gather(struct tr_leafgrads *lg, struct bucket *b, struct tr_error *err)
 {
 	struct tr_series *s = tr_gather_series(lg->queue.g, b->cut, TR_F32, b->is_norms ?
 					       tr_leaf_norms(lg) : lg->whole + b->from);
@@ -56,6 +56,7 @@ static int queue_gather(struct tr_leafgrads *lg, const struct bucket *b, struct 
 	if (!s)
 		return no_memory(lg, err);
 	tr_queue_add(&lg->queue, s);
+	b->ticket = lg->queue.added;
 	return 0;
 }
 
@@ -81,7 +82,7 @@ void tr_leaf_release(struct tr_leafgrads *lg, int64_t series)
 }
 
 /* Queues the sum of the next round of a bucket, whose nodes are the first n; and after the last
- * round the gather, if all ranks need all sums of the bucket. */
+ * round the gather, if all ranks need all sums of the bucket and it is not a late one. */
 static int add_up_round(struct tr_leafgrads *lg, struct bucket *b, int n, struct tr_error *err)
 {
 	struct reduction *r = calloc(1, sizeof(*r));
@@ -100,7 +101,7 @@ static int add_up_round(struct tr_leafgrads *lg, struct bucket *b, int n, struct
 		r->block[i] = b->node[i].block;
 	*lg->last = r;
 	lg->last = &r->next;
-	if (++b->rounds < lg->rounds || (lg->o.shares && !b->is_norms))
+	if (++b->rounds < lg->rounds || b->late || (lg->o.shares && !b->is_norms))
 		return 0;
 	lg->dry_added += lg->dry;
 	return lg->dry ? 0 : queue_gather(lg, b, err);
@@ -220,19 +221,6 @@ static void place_norms(struct tr_leafgrads *lg)
 	}
 }
 
-/* Returns the gradient of this rank's items of a parameter that is cut. */
-static float *own_gradient(const struct tr_leafgrads *lg, const struct tr_param *p,
-			   struct tr_span *own)
-{
-	const struct tr_registry *reg = lg->o.reg;
-	const struct tr_param *weights = p->tied_to < 0 ? p : &reg->param[p->tied_to];
-	int64_t at = tr_shares_of(lg->o.shares, weights, own);
-
-	if (!lg->compact)
-		return lg->whole + own->from - weights->offset + p->offset;
-	return lg->level[0] + (p == weights ? at : lg->moments);
-}
-
 /* Adds the gradient of the embedding and that of the head to each other. If the first and the last
  * stage of a pipeline have one each, they exchange them, and both get the sum. */
 static int add_tied(struct tr_leafgrads *lg, struct tr_error *err)
@@ -241,28 +229,62 @@ static int add_tied(struct tr_leafgrads *lg, struct tr_error *err)
 	const struct tr_ranks *pp = &lg->o.mesh->pp;
 	int peer = pp->rank ? 0 : pp->n - 1, rc;
 	struct tr_piece *out = lg->pieces, *in = out + pp->n;
-	struct tr_span own = { 0, 0 };
+	const struct bucket *b;
+	int64_t items = 0;
 	float *grad = NULL;
 
 	if (tr_leaf_is_tied(reg)) {
-		grad = own_gradient(lg, &reg->param[reg->embedding], &own);
-		lg->be->add(lg->be, grad, own_gradient(lg, &reg->param[reg->head], &own),
-			      own.to - own.from);
+		b = &lg->bucket[reg->layers + 1];
+		lg->be->add(lg->be, sum_at(lg, &lg->bucket[0], 0), sum_at(lg, b, 0),
+			    tr_leaf_own(lg, b));
 	}
 	if (pp->n == 1)
 		return 0;
 	if (reg->shared >= 0) {
-		size_t bytes;
-
-		grad = own_gradient(lg, &reg->param[reg->shared], &own);
-		bytes = (size_t)(own.to - own.from) * sizeof(*grad);
-		out[peer] = (struct tr_piece){ grad, bytes };
-		in[peer] = (struct tr_piece){ lg->other, bytes };
+		b = tr_leaf_shared(lg);
+		grad = sum_at(lg, b, 0);
+		items = tr_leaf_own(lg, b);
+		out[peer] = (struct tr_piece){ grad, (size_t)items * sizeof(*grad) };
+		in[peer] = (struct tr_piece){ lg->other, (size_t)items * sizeof(*grad) };
 	}
 	rc = tr_exchange(pp, out, in, err);
 	if (rc == 0 && reg->shared >= 0)
-		lg->be->add(lg->be, grad, lg->other, own.to - own.from);
+		lg->be->add(lg->be, grad, lg->other, items);
 	return rc;
+}
+
+/* Begins to collect the sums of late buckets. Of a head that was added to the embedding nothing is
+ * needed any more. */
+static int collect_late(struct tr_leafgrads *lg, struct tr_error *err)
+{
+	int all = tr_leaf_is_tied(lg->o.reg) ? lg->buckets - 2 : lg->buckets - 1, rc = 0;
+
+	for (int i = 0; rc == 0 && lg->o.mesh->dp.n > 1 && i < all; i++)
+		if (lg->bucket[i].late && !tr_leaf_is_empty(&lg->bucket[i]))
+			rc = queue_gather(lg, &lg->bucket[i], err);
+	return rc;
+}
+
+int tr_leafgrads_wait(struct tr_leafgrads *lg, const struct tr_param *p, struct tr_error *err)
+{
+	const struct bucket *b = p ? tr_leaf_bucket(lg, p) : NULL;
+
+	if (lg->o.overlap)
+		tr_queue_poll(&lg->queue);
+	return tr_queue_wait(&lg->queue, b ? b->ticket : p ? 0 : lg->queue.added, err);
+}
+
+int tr_leafgrads_first(const struct tr_leafgrads *lg)
+{
+	const struct tr_registry *reg = lg->o.reg;
+
+	for (int i = 0; i < reg->n; i++) {
+		const struct bucket *b = tr_leaf_bucket(lg, &reg->param[i]);
+
+		if (b && !b->late && !b->is_norms)
+			return i;
+	}
+	return 0;
 }
 
 /* Returns whether all leaves of a bucket were closed, and given to be added up. */
@@ -291,6 +313,8 @@ int tr_leafgrads_reduce(struct tr_leafgrads *lg, float **grad, struct tr_error *
 		return rc;
 	place_norms(lg);
 	rc = add_tied(lg, err);
+	if (rc == 0)
+		rc = collect_late(lg, err);
 	if (rc < 0)
 		return rc;
 	lg->done = 1;

@@ -146,5 +146,8 @@ int tr_pipeline_run(struct tr_trainer *t, const struct tr_pipe *pipe, const stru
 		}
 		p.failed |= now < 0;
 	}
+	/* A rank that waits elsewhere does not continue the sums, for which slower ranks wait. */
+	if (rc == 0 && p.keep && tr_leafgrads_is_early(t->grads))
+		rc = tr_leafgrads_wait(t->grads, NULL, err);
 	return rc;
 }

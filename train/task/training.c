@@ -90,8 +90,11 @@ static int make_gradients(struct tr_trainer *t, int64_t seqs, struct tr_error *e
 	}
 	rc = tr_leafgrads_new(&t->grads, &o, &t->arenas, err);
 	free(use);
-	if (rc < 0 || !t->adamw.shares)
+	if (rc < 0)
 		return rc;
+	t->adamw.first = tr_leafgrads_first(t->grads);
+	if (!t->adamw.shares)
+		return 0;
 	return tr_weightgather_init(&t->gather, reg, t->adamw.shares,
 				    tr_leafgrads_queue(t->grads), err);
 }
@@ -349,16 +352,36 @@ int tr_trainer_reduce(struct tr_trainer *t, double *norm, struct tr_error *err)
 				t->grad, norm, err);
 }
 
+struct update {
+	struct tr_trainer *t;
+	const struct tr_gate *gate;     /* of the caller, or NULL */
+};
+
+/* Waits until a parameter may change, and for its gradient. */
+static int wait_param(void *arg, int i, struct tr_error *err)
+{
+	const struct update *u = arg;
+	int rc = u->gate ? u->gate->wait(u->gate->arg, i, err) : 0;
+
+	return rc < 0 ? rc :
+		tr_leafgrads_wait(u->t->grads, &tr_model_registry(u->t->model)->param[i], err);
+}
+
 int tr_trainer_update(struct tr_trainer *t, double norm, const struct tr_gate *gate, double *lr,
 		      struct tr_error *err)
 {
+	struct update u = { t, gate };
+	const struct tr_gate both = { wait_param, &u };
 	/* The same factor as that of torch.nn.utils.clip_grad_norm_. */
 	double scale = t->clip > 0 && norm + 1e-6 > t->clip ? t->clip / (norm + 1e-6) : 1;
-	int rc;
+	int rc, gathered;
 
 	*lr = tr_schedule_lr(&t->schedule, t->step);
 	rc = tr_adamw_update(&t->adamw, tr_model_registry(t->model), t->be->isa,
-			     tr_model_weights(t->model), t->grad, *lr, scale, gate, err);
+			     tr_model_weights(t->model), t->grad, *lr, scale, &both, err);
+	/* Also after a failure, because other ranks may wait for sums of this one. */
+	gathered = tr_leafgrads_wait(t->grads, NULL, rc < 0 ? NULL : err);
+	rc = rc < 0 ? rc : gathered;
 	/* A rank whose gate has failed must not receive weights: the save may still read them. */
 	if (t->adamw.shares)
 		rc = tr_agree(&t->mesh->dp, rc, err);
