@@ -2,6 +2,7 @@
 /* Token files made by any number of threads, and by processes that are killed and continued. */
 #include "t.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -106,15 +107,21 @@ TEST(any_number_of_threads_and_any_size_of_chunks_give_the_same_file)
 	rmtree("prep");
 }
 
-/* A process is killed in the middle of its kill_at-th write to the log. */
-static int writes, kill_at;
+/* A process is killed in the middle of its kill_at-th write to the log, or the disk becomes full
+ * there. */
+static int writes, kill_at, full_at;
 
 T_REPLACES ssize_t write(int fd, const void *bytes, size_t n)
 {
-	int killed = kill_at && ++writes == kill_at;
-	ssize_t put = syscall(SYS_write, fd, bytes, killed ? n * 2 / 3 : n);
+	int now = kill_at || full_at ? ++writes : 0, is_last = now && now == kill_at + full_at;
+	ssize_t put;
 
-	if (killed)
+	if (full_at && now > full_at) {
+		errno = ENOSPC;
+		return -1;
+	}
+	put = syscall(SYS_write, fd, bytes, is_last ? n * 2 / 3 : n);
+	if (is_last && kill_at)
 		raise(SIGKILL);
 	return put;
 }
@@ -210,6 +217,29 @@ static void make_fails_without(const char *const *from, int n, const char *to, c
 
 	CHECK(tr_prepare_bytes(&p, &made, &err) < 0);
 	CHECK(strstr(err.msg, words) == NULL);
+}
+
+/* If not even the log could be begun, nothing is left. Otherwise the same command goes on from what
+ * is there. */
+TEST(on_a_full_disk_nothing_is_left_but_what_the_same_command_continues)
+{
+	prepare();
+	make("prep/one", 1, 0);
+	for (int at = 1; at < 200; at = at < 3 ? at + 1 : at * 5 / 2) {
+		writes = 0;
+		full_at = at;
+		make_fails(in, 4, "prep/more", TR_EIO, "prep/more.part-log: No space left on "
+			   "device; run the same command again to continue");
+		full_at = 0;
+		CHECK_INT(access("prep/more", F_OK), -1);
+		CHECK_INT(access("prep/more.part-log", F_OK), at == 1 ? -1 : 0);
+		CHECK(at > 1 || access("prep/more.part", F_OK) < 0);
+		make("prep/more", 2, 64);
+		check_same("prep/one", "prep/more");
+		CHECK_INT(access("prep/more.part-log", F_OK), -1);
+		CHECK_INT(unlink("prep/more"), 0);
+	}
+	rmtree("prep");
 }
 
 TEST(a_line_that_is_no_document_is_named_with_what_is_wrong)

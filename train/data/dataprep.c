@@ -631,7 +631,7 @@ int tr_prepare_bytes(const struct tr_prepare *o, struct tr_prepared *result, str
 	pthread_mutex_init(&p.lock, NULL);
 	rc = prepare(&p, log, result, err);
 	pthread_mutex_destroy(&p.lock);
-	gone = rc != TR_EIO;
+	gone = rc != TR_EIO || tr_preplog_is_empty(&p.log);
 	if (p.fd >= 0)
 		close(p.fd);
 	/* Without a log the process has not locked the file, which may be another one's. */

@@ -22,8 +22,10 @@ enum { LINE_MAX_BYTES = 160 };
 
 static int failed(const struct tr_preplog *log, struct tr_error *err)
 {
-	return tr_fail(err, errno == ENOENT ? TR_ENOENT : TR_EIO, "%s: %s", log->path,
-		       strerror(errno));
+	int passes = errno == EIO || errno == ENOSPC || errno == EDQUOT;
+
+	return tr_fail(err, errno == ENOENT ? TR_ENOENT : TR_EIO, "%s: %s%s", log->path,
+		       strerror(errno), passes ? "; run the same command again to continue" : "");
 }
 
 /* Reads the id of the boot, or leaves it empty if there is none. */
@@ -127,11 +129,22 @@ static int64_t read_lines(const struct tr_preplog *log, uint64_t work, struct tr
 int tr_preplog_clear(struct tr_preplog *log, uint64_t work, struct tr_error *err)
 {
 	char line[LINE_MAX_BYTES];
+	int rc;
 
 	if (ftruncate(log->fd, 0) < 0)
 		return failed(log, err);
 	work_line(line, work);
-	return put_line(log, line, err);
+	rc = put_line(log, line, err);
+	if (rc < 0 && ftruncate(log->fd, 0) < 0)
+		return failed(log, err);
+	return rc;
+}
+
+int tr_preplog_is_empty(const struct tr_preplog *log)
+{
+	struct stat st;
+
+	return log->fd >= 0 && fstat(log->fd, &st) == 0 && st.st_size == 0;
 }
 
 /* Opens the log and locks it. The process that had it locked may delete it in between; then there

@@ -34,6 +34,9 @@ int tr_preplog_add(struct tr_preplog *log, int64_t i, const struct tr_chunk *c,
 		   struct tr_error *err);
 /* Forgets everything. */
 int tr_preplog_clear(struct tr_preplog *log, uint64_t work, struct tr_error *err);
+/* Returns whether the log is open and has not even its first line, so that there is nothing to
+ * continue. */
+int tr_preplog_is_empty(const struct tr_preplog *log);
 /* remove  1: deletes the log */
 void tr_preplog_close(struct tr_preplog *log, int remove);
 #endif
