@@ -79,7 +79,7 @@ static bool may_be_refused(const struct shf_foreign *f, const struct shf_foreign
 	for (size_t i = t->first; i < t->first + t->n; i++)
 		if (p[i].packed)
 			return true;
-	return t->refused || f->format->resolve;
+	return t->refused || f->format->resolve || f->format->make_pieces;
 }
 
 /* Each tensor lies within its file, so what is read of it is there. */

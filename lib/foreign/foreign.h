@@ -63,7 +63,8 @@ struct shf_foreign_tensor {
 	const int64_t *dims;
 	uint64_t bytes;
 	uint64_t off;                   /* in the payload of the file that shows it */
-	size_t first, n;                /* its pieces */
+	size_t first, n;                /* its pieces; n 0 and `first` for the format, if that makes
+	                                 * them */
 	/* In each group of flip_every bytes the highest bit of byte flip_at is inverted: the sign
 	 * of a number, or of one part of it. flip_every 0: nothing is inverted. */
 	uint8_t flip_every, flip_at;
@@ -155,6 +156,15 @@ struct shf_foreign_format {
 	int (*resolve)(struct shf_foreign *f, const struct shf_foreign_tensor *t,
 	               struct shf_foreign_piece *piece,
 	               int64_t stride[SHF_FOREIGN_DIMS_MAX], struct sheaf_error *err);
+	/* Makes the pieces of a tensor while it is read: appends them to `pieces`, without
+	 * item_bytes, and puts their numbers in the arena. Pieces are not kept, so a checkpoint
+	 * with millions of them needs memory for what they are made of only. NULL: they are in
+	 * f->pieces. [any thread] */
+	int (*make_pieces)(struct shf_foreign *f, const struct shf_foreign_tensor *t,
+	                   struct shf_arena *arena, struct shf_buf *pieces,
+	                   struct sheaf_error *err);
+	/* Returns a digest of what they are made of. */
+	uint64_t (*digest)(const struct shf_foreign *f);
 	/* Compares everything that has a checksum. NULL: nothing has. */
 	int (*verify)(struct shf_foreign *f, struct shf_foreign_findings *to,
 	              struct sheaf_error *err);
@@ -229,11 +239,19 @@ int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tenso
  * more than 8 dimensions. */
 int shf_foreign_add_range(struct shf_foreign *f, const struct shf_foreign_tensor *x,
                           const struct shf_foreign_range *r, struct sheaf_error *err);
+/* Does the same for a format that makes pieces: they and their numbers come into a buffer and an
+ * arena of the caller. path: of the checkpoint, for sentences. */
+int shf_foreign_make_range(struct shf_buf *pieces, struct shf_arena *arena, const char *path,
+                           const struct shf_foreign_tensor *x, const struct shf_foreign_range *r,
+                           struct sheaf_error *err);
 /* Returns 0 if the last n pieces tile the tensor x, so that every item is in exactly one of them.
  * Returns 1 if they do not, and `why` says what is wrong. ENOMEM. Each piece has start and
  * count. */
 int shf_foreign_cover(const struct shf_foreign *f, const struct shf_foreign_tensor *x, size_t n,
                       char why[300]);
+/* Does the same for n pieces from p on, which are not in f->pieces. */
+int shf_foreign_tiles(const struct shf_foreign_piece *p, size_t n,
+                      const struct shf_foreign_tensor *x, char why[300]);
 /* Returns how many items a box has, or UINT64_MAX if they are more than 64 bits can count. */
 uint64_t shf_foreign_box_items(const int64_t *count, int32_t ndim);
 /* EFORMAT: two tensors of one family have the same name. */

@@ -52,17 +52,38 @@ static bool is_too_much(const struct shf_foreign_tensor *x, const struct shf_for
 	return true;
 }
 
-int shf_foreign_cover(const struct shf_foreign *f, const struct shf_foreign_tensor *x, size_t n,
-                      char why[300])
+/* Returns whether the pieces are what most tensors have: slabs along one axis, one after
+ * another. */
+static bool is_stack(const struct shf_foreign_tensor *x, const struct shf_foreign_piece *p,
+                     size_t n)
 {
-	const struct shf_foreign_piece *p = (const void *)f->pieces.data;
+	int64_t at = 0;
+	int axis = 0;
+
+	while (n && axis < x->ndim && p->count[axis] == x->dims[axis])
+		axis++;
+	if (!n || axis == x->ndim)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		for (int d = 0; d < x->ndim; d++)
+			if (d != axis && (p[i].start[d] || p[i].count[d] != x->dims[d]))
+				return false;
+		if (p[i].start[axis] != at || p[i].count[axis] > x->dims[axis] - at)
+			return false;
+		at += p[i].count[axis];
+	}
+	return at == x->dims[axis];
+}
+
+int shf_foreign_tiles(const struct shf_foreign_piece *p, size_t n,
+                      const struct shf_foreign_tensor *x, char why[300])
+{
 	struct shf_arena arena = { 0 };
 	struct shf_cell *cells;
 	size_t cells_n = 0;
 	char text[200];
 	int rc;
 
-	p = n ? p + f->pieces.len / sizeof(*p) - n : NULL;
 	for (int i = 0; i < x->ndim; i++)
 		if (x->dims[i] == 0)
 			return 0;
@@ -73,6 +94,8 @@ int shf_foreign_cover(const struct shf_foreign *f, const struct shf_foreign_tens
 		         "read");
 		return 1;
 	}
+	if (is_stack(x, p, n))
+		return 0;
 	if (is_too_much(x, p, n, why))
 		return 1;
 	rc = count_cells(&arena, x, p, n, &cells, &cells_n);
@@ -86,4 +109,12 @@ int shf_foreign_cover(const struct shf_foreign *f, const struct shf_foreign_tens
 	}
 	shf_arena_release(&arena);
 	return rc;
+}
+
+int shf_foreign_cover(const struct shf_foreign *f, const struct shf_foreign_tensor *x, size_t n,
+                      char why[300])
+{
+	const struct shf_foreign_piece *p = (const void *)f->pieces.data;
+
+	return shf_foreign_tiles(n ? p + f->pieces.len / sizeof(*p) - n : NULL, n, x, why);
 }

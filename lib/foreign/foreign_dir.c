@@ -30,15 +30,35 @@ struct shf_foreign_view {       /* a file that is shown */
 
 /* ---- making it ---- */
 
+/* A header may have millions of numbers, for which printf takes long. */
+static void put_decimal(struct shf_buf *b, uint64_t v)
+{
+	char digits[20];
+	size_t n = sizeof(digits);
+
+	do {
+		digits[--n] = (char)('0' + v % 10);
+		v /= 10;
+	} while (v);
+	shf_buf_add(b, digits + n, sizeof(digits) - n);
+}
+
 static void put_entry(struct shf_buf *b, const struct shf_foreign_tensor *t)
 {
 	shf_buf_adds(b, b->len > 9 ? "," : "");
 	shf_json_put(b, t->name, strlen(t->name));
-	shf_buf_addf(b, ":{\"dtype\":\"%s\",\"shape\":[", shf_dtype(t->dtype)->name);
-	for (int d = 0; d < t->ndim; d++)
-		shf_buf_addf(b, "%s%" PRId64, d ? "," : "", t->dims[d]);
-	shf_buf_addf(b, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", t->off,
-	             t->off + t->bytes);
+	shf_buf_adds(b, ":{\"dtype\":\"");
+	shf_buf_adds(b, shf_dtype(t->dtype)->name);
+	shf_buf_adds(b, "\",\"shape\":[");
+	for (int d = 0; d < t->ndim; d++) {
+		shf_buf_adds(b, d ? "," : "");
+		put_decimal(b, (uint64_t)t->dims[d]);
+	}
+	shf_buf_adds(b, "],\"data_offsets\":[");
+	put_decimal(b, t->off);
+	shf_buf_adds(b, ",");
+	put_decimal(b, t->off + t->bytes);
+	shf_buf_adds(b, "]}");
 }
 
 /* Orders by family, "model" first, and leaves the tensors of a family in the order of their
@@ -480,6 +500,8 @@ uint64_t shf_foreign_digest(const struct shf_foreign *f)
 
 		sum = shf_crc64_raw(sum, name, strlen(name) + 1);
 	}
+	if (f->format && f->format->digest)
+		sum = shf_crc64_raw(sum, &(uint64_t){ f->format->digest(f) }, sizeof(sum));
 	for (size_t i = 0; i < n; i++) {
 		size_t row = (size_t)t[i].ndim * sizeof(int64_t);
 		uint64_t of[3] = { t[i].n, t[i].flip_every, t[i].flip_at };

@@ -83,7 +83,8 @@ int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tenso
 	x.name = own;
 	x.family = x.family && strcmp(x.family, "model") ? x.family : NULL;
 	x.dims = dims;
-	x.first = f->pieces.len / sizeof(struct shf_foreign_piece) - x.n;
+	if (!f->format || !f->format->make_pieces)
+		x.first = f->pieces.len / sizeof(struct shf_foreign_piece) - x.n;
 	if (!always(shf_dtype_bytes(&x.bytes, x.dtype, items)))
 		return shf_fail(err, SHEAF_EBUG, "%s: a tensor ends inside a byte", f->path);
 	shf_buf_add(&f->tensors, &x, sizeof(x));

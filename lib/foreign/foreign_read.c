@@ -18,6 +18,12 @@ struct gather {
 	struct shf_foreign_text *text;  /* NULL, or what the region is read through */
 	const struct shf_packed *packed;        /* the same */
 	struct shf_strided s;           /* its window is owned */
+	/* Owned; pieces that the format made for this read, and their numbers. Empty: they are in
+	 * f->pieces. */
+	struct shf_buf made;
+	struct shf_arena arena;
+	const struct shf_foreign_piece *pieces; /* of the tensor: n of them */
+	size_t n;
 	struct sheaf_error *err;
 };
 
@@ -32,9 +38,9 @@ static int gather_read(void *arg, uint8_t *to, uint64_t n, uint64_t src, struct 
 	               : shf_region_read(&g->region, to, n, src, err);
 }
 
-/* Looks up where the items of a piece are. If that is not known yet, the format finds it out, and
- * it is kept. The other fields are not written again, because threads read them without the
- * lock. */
+/* Looks up where the items of piece i of f->pieces are. If that is not known yet, the format finds
+ * it out, and it is kept. The other fields are not written again, because threads read them without
+ * the lock. */
 static int piece_get(struct shf_foreign *f, const struct shf_foreign_tensor *t, size_t i,
                      struct shf_foreign_piece *out, struct sheaf_error *err)
 {
@@ -76,6 +82,34 @@ static int piece_get(struct shf_foreign *f, const struct shf_foreign_tensor *t, 
 	return rc;
 }
 
+/* Finds the pieces of a tensor, or lets the format make them. */
+static int gather_begin(struct gather *g, const struct shf_foreign_tensor *t)
+{
+	const struct shf_foreign_format *format = g->f->format;
+	const struct shf_foreign_piece *all = (const void *)g->f->pieces.data;
+	int rc;
+
+	if (!format || !format->make_pieces) {
+		g->n = t->n;
+		g->pieces = t->n ? all + t->first : NULL;
+		return 0;
+	}
+	rc = format->make_pieces(g->f, t, &g->arena, &g->made, g->err);
+	g->pieces = (const void *)g->made.data;
+	g->n = g->made.len / sizeof(*g->pieces);
+	return rc;
+}
+
+/* Looks up where the items of piece k of the tensor are. */
+static int gather_piece(const struct gather *g, const struct shf_foreign_tensor *t, size_t k,
+                        struct shf_foreign_piece *out)
+{
+	if (!g->made.len)
+		return piece_get(g->f, t, t->first + k, out, g->err);
+	*out = g->pieces[k];
+	return 0;
+}
+
 bool shf_foreign_is_row_major(const struct shf_foreign_tensor *t, const int64_t *stride)
 {
 	uint64_t want = shf_dtype(t->dtype)->bits / 8u;
@@ -115,24 +149,23 @@ static void flip_box(const struct shf_foreign_tensor *t, const struct shf_foreig
 	} while (d >= 0);
 }
 
-/* Reads the part of a box that a piece has. to: memory of unit `lo` of the tensor. */
-static int gather_box(struct shf_foreign *f, const struct shf_foreign_tensor *t, size_t piece,
+/* Reads the part of a box that piece k has. to: memory of unit `lo` of the tensor. */
+static int gather_box(struct shf_foreign *f, const struct shf_foreign_tensor *t, size_t k,
                       const struct shf_box *box, uint64_t lo, uint8_t *to, struct gather *g)
 {
-	const struct shf_foreign_piece *of = (const void *)f->pieces.data;
+	const struct shf_foreign_piece *of = &g->pieces[k];
 	struct shf_box have = { .ndim = t->ndim }, part;
 	struct shf_foreign_piece p;
 	uint64_t item = g->s.item, src_row = item, dst_row = item, src, dst = 0;
 	int rc;
 
-	of += piece;
 	for (int d = 0; d < t->ndim; d++) {
 		have.start[d] = of->start ? of->start[d] : 0;
 		have.count[d] = of->start ? of->count[d] : t->dims[d];
 	}
 	if (!shf_box_intersect(&part, &have, box))
 		return 0;
-	rc = piece_get(f, t, piece, &p, g->err);
+	rc = gather_piece(g, t, k, &p);
 	if (rc < 0)
 		return rc;
 	src = p.at;
@@ -178,9 +211,9 @@ static int gather_items(struct shf_foreign *f, const struct shf_foreign_tensor *
 		return f->format->items(f, t, to, lo, hi, g->err);
 	if (t->fill)
 		fill_items(t, to, hi - lo, g->s.item);
-	if (!t->fill && (t->n == 1 || t->ndim > SHEAF_DIMS_MAX)) {
-		rc = piece_get(f, t, t->first, &p, g->err);
-		if (rc == 0 && t->n == 1 && shf_foreign_is_row_major(t, p.stride)) {
+	if (!t->fill && g->n && (g->n == 1 || t->ndim > SHEAF_DIMS_MAX)) {
+		rc = gather_piece(g, t, 0, &p);
+		if (rc == 0 && g->n == 1 && shf_foreign_is_row_major(t, p.stride)) {
 			rc = shf_foreign_region(f, p.file, &g->region, g->err);
 			if (rc < 0)
 				return rc;
@@ -209,7 +242,7 @@ static int gather_items(struct shf_foreign *f, const struct shf_foreign_tensor *
 		return shf_fail(g->err, SHEAF_ENOMEM, "%s: no memory to read a tensor", f->path);
 	n = shf_range_boxes(&shape, lo, hi, range);
 	for (int i = 0; i < n && rc == 0; i++)
-		for (size_t k = t->first; k < t->first + t->n && rc == 0; k++)
+		for (size_t k = 0; k < g->n && rc == 0; k++)
 			rc = gather_box(f, t, k, &range[i], lo, to, g);
 	return rc;
 }
@@ -241,10 +274,12 @@ int shf_foreign_gather(struct shf_foreign *f, const struct shf_foreign_tensor *t
 		return shf_fail(err, SHEAF_EFORMAT, "%s: tensor %.*s %s", f->path,
 		                shf_name_show(t->name), t->name, t->refused);
 	g.s = (struct shf_strided){ .item = item, .read = gather_read, .arg = &g };
+	if (!f->format || !f->format->items)
+		rc = gather_begin(&g, t);
 	head = (item - at % item) % item;
 	head = head < n ? head : n;
 	whole = (n - head) / item * item;
-	if (head)
+	if (rc == 0 && head)
 		rc = gather_part(f, t, to, head, at, &g);
 	if (rc == 0 && whole)
 		rc = gather_items(f, t, to + head, (at + head) / item,
@@ -254,5 +289,7 @@ int shf_foreign_gather(struct shf_foreign *f, const struct shf_foreign_tensor *t
 	if (rc == 0 && t->flip_every)
 		flip_signs(t->flip_every, t->flip_at, to, n, at);
 	shf_free(g.s.window);
+	shf_buf_release(&g.made);
+	shf_arena_release(&g.arena);
 	return rc;
 }

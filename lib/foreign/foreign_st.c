@@ -36,8 +36,8 @@ static int st_read_head(struct shf_foreign *f, uint32_t file, struct shf_buf *by
 	return rc;
 }
 
-int shf_foreign_st_head(struct shf_foreign *f, uint32_t file, struct shf_st *st,
-                        struct sheaf_error *err)
+int shf_foreign_st_head(struct shf_foreign *f, uint32_t file, struct shf_arena *arena,
+                        struct shf_st *st, struct sheaf_error *err)
 {
 	struct shf_buf bytes = SHF_BUF_INIT;
 	uint64_t size = 0;
@@ -45,7 +45,7 @@ int shf_foreign_st_head(struct shf_foreign *f, uint32_t file, struct shf_st *st,
 
 	*st = (struct shf_st){ 0 };
 	if (rc == 0)
-		rc = shf_st_parse(st, &f->arena, bytes.data, bytes.len, size,
+		rc = shf_st_parse(st, arena, bytes.data, bytes.len, size,
 		                  shf_foreign_file(f, file)->where, err);
 	shf_buf_release(&bytes);
 	return rc;
@@ -57,7 +57,7 @@ int shf_foreign_st_read(struct shf_foreign *f, const char *name, uint32_t *file,
 	int rc = shf_foreign_add_file(f, name, strlen(name), file, err);
 
 	*st = (struct shf_st){ 0 };
-	return rc < 0 ? rc : shf_foreign_st_head(f, *file, st, err);
+	return rc < 0 ? rc : shf_foreign_st_head(f, *file, &f->arena, st, err);
 }
 
 int shf_foreign_slurp(struct shf_foreign *f, const char *folder, const char *name, uint64_t most,

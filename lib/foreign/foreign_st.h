@@ -9,9 +9,9 @@
  * gets its number. */
 int shf_foreign_st_read(struct shf_foreign *f, const char *name, uint32_t *file, struct shf_st *st,
                         struct sheaf_error *err);
-/* Reads the header of a file that was added. */
-int shf_foreign_st_head(struct shf_foreign *f, uint32_t file, struct shf_st *st,
-                        struct sheaf_error *err);
+/* Reads the header of a file that was added. Texts are in the arena. */
+int shf_foreign_st_head(struct shf_foreign *f, uint32_t file, struct shf_arena *arena,
+                        struct shf_st *st, struct sheaf_error *err);
 /* Reads a file of the directory, or of a folder in it (NULL: none), of at most `most` bytes, into
  * *out. It becomes one of the files of the checkpoint, which must not change while it is open.
  * EFORMAT: it is larger. */

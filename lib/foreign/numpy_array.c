@@ -56,6 +56,11 @@ static bool find_data(struct shf_numpy_array *a, const struct shf_pk *v, uint64_
 		*bytes = v->u.stored->bytes;
 		return true;
 	}
+	if (v && v->kind == SHF_PK_FEW) {
+		a->at = shf_pk_few_place(v);
+		*bytes = v->n;
+		return true;
+	}
 	if (none && none->args->n == 0 && !none->state) {
 		*bytes = 0;
 		return true;

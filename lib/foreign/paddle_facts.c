@@ -54,7 +54,7 @@ static int pickle_facts(struct shf_foreign *f, const char *file, const char *pre
 		rc = shf_foreign_region(f, number, &r, err);
 	if (rc < 0)
 		return rc;
-	rc = shf_paddle_read(&p, &r, err);
+	rc = shf_paddle_read(&p, &r, NULL, err);
 	if (rc == 0)
 		v = p.root->kind == SHF_PK_CALL ? p.root->u.call->state : p.root;
 	if (rc == 0 && v && v->kind == SHF_PK_DICT)

@@ -20,12 +20,10 @@ const struct shf_flex_folder shf_flex_folders[SHF_FLEX_FOLDERS] = {
 };
 
 struct shf_flex_place {         /* a place whose part was not found when it was read */
-	const char *name;               /* of its tensor, name_n bytes */
-	uint32_t name_n;
-	uint32_t tensor;                /* number of that name, once all tensors were read */
+	uint32_t tensor;                /* number of its name in kept_names; once all tensors were
+	                                 * read, in names */
 	uint32_t ndim;
-	const int64_t *box;             /* ndim offsets, and, if sized, as many sizes */
-	bool sized;
+	const int64_t *start, *count;   /* of its box; count NULL: the place does not say it */
 	int64_t lo, hi;                 /* the range, as in `ranges` of a tensor */
 	uint32_t file;
 	int64_t replica;
@@ -33,22 +31,70 @@ struct shf_flex_place {         /* a place whose part was not found when it was 
 
 /* ---- values of the pickle ---- */
 
-/* Returns the state of an object of this class, or NULL. The module moved after Paddle 3.0. */
-static const struct shf_pk *flex_state_of(const struct shf_pk *v, const char *name)
+/* Returns whether a global is this class. The module moved after Paddle 3.0. */
+static bool is_flex_class(const struct shf_pk *global, const char *name)
 {
 	static const char *const modules[] = { "paddle.distributed.flex_checkpoint.dcp.metadata.",
 		"paddle.distributed.checkpoint.metadata." };
-	const struct shf_pk_call *c = v && v->kind == SHF_PK_CALL ? v->u.call : NULL;
 
-	for (size_t i = 0; c && i < sizeof(modules) / sizeof(modules[0]); i++) {
+	for (size_t i = 0; i < sizeof(modules) / sizeof(modules[0]); i++) {
 		size_t n = strlen(modules[i]);
 
-		if (c->func->n == n - 1 && strncmp(c->func->u.s, modules[i], n) == 0 &&
-		    strcmp(c->func->u.s + n, name) == 0 && c->args->n == 0 && !c->kwargs &&
-		    !c->list && !c->dict && c->state && c->state->kind == SHF_PK_DICT)
-			return c->state;
+		if (global->n == n - 1 && strncmp(global->u.s, modules[i], n) == 0 &&
+		    strcmp(global->u.s + n, name) == 0)
+			return true;
 	}
-	return NULL;
+	return false;
+}
+
+/* Returns the state of an object of this class, or NULL. *last: the class as it was found last;
+ * NULL: it was not found yet. */
+static const struct shf_pk *flex_state_of(const struct shf_pk *v, const char *name,
+                                          const struct shf_pk **last)
+{
+	const struct shf_pk_call *c = v && v->kind == SHF_PK_CALL ? v->u.call : NULL;
+
+	if (!c || c->args->n || c->kwargs || c->list || c->dict || !c->state ||
+	    c->state->kind != SHF_PK_DICT || (c->func != *last && !is_flex_class(c->func, name)))
+		return NULL;
+	*last = c->func;
+	return c->state;
+}
+
+/* Returns which member has this name; SHF_FLEX_MEMBERS: none. */
+static enum shf_flex_member member_by_name(const struct shf_pk *key)
+{
+	static const char *const names[SHF_FLEX_MEMBERS] = { "global_offset", "local_shape",
+		"global_shape", "dtype", "is_flattened", "flattened_range", "tensor_key",
+		"replica_id" };
+	unsigned i = 0;
+
+	while (i < SHF_FLEX_MEMBERS && !shf_pk_text_is(key, names[i]))
+		i++;
+	return (enum shf_flex_member)i;
+}
+
+/* Sorts the values of a dictionary by member; NULL: it has none. Of several values the last one
+ * counts, as in Python. */
+static void flex_members(struct shf_flex_index *x, const struct shf_pk *state,
+                         const struct shf_pk *of[SHF_FLEX_MEMBERS + 1])
+{
+	memset(of, 0, (SHF_FLEX_MEMBERS + 1) * sizeof(*of));
+	for (uint32_t i = 0; i < state->n; i++) {
+		const struct shf_pk *key = state->u.a[2 * (size_t)i];
+		size_t at = (uintptr_t)key / sizeof(*key) % SHF_FLEX_KEYS;
+
+		if (x->keys[at].key != key) {
+			enum shf_flex_member member = member_by_name(key);
+
+			of[member] = state->u.a[2 * (size_t)i + 1];
+			if (!key->shared)
+				continue;
+			x->keys[at].key = key;
+			x->keys[at].member = member;
+		}
+		of[x->keys[at].member] = state->u.a[2 * (size_t)i + 1];
+	}
 }
 
 /* Reads an INT, or a number of NumPy of 4 or 8 bytes. */
@@ -80,14 +126,12 @@ struct flex_part {
 	int64_t lo, hi;                 /* the flat range; -1: there is none */
 };
 
-static bool read_flex_part(struct flex_part *part, const struct shf_pk *state)
+static bool read_flex_part(struct flex_part *part, const struct shf_pk *const of[SHF_FLEX_MEMBERS])
 {
-	const struct shf_pk *flat = shf_pk_get(state, "is_flattened");
-	const struct shf_pk *range = shf_pk_get(state, "flattened_range");
+	const struct shf_pk *flat = of[SHF_FLEX_FLAT], *range = of[SHF_FLEX_RANGE];
 	int64_t both[2];
 
-	*part = (struct flex_part){ shf_pk_get(state, "global_offset"),
-		shf_pk_get(state, "local_shape"), -1, -1 };
+	*part = (struct flex_part){ of[SHF_FLEX_OFFSET], of[SHF_FLEX_SHAPE], -1, -1 };
 	if (part->shape && part->shape->kind == SHF_PK_NONE)
 		part->shape = NULL;
 	if (flat && flat->kind == SHF_PK_BOOL && flat->u.i && range &&
@@ -102,12 +146,22 @@ static bool read_flex_part(struct flex_part *part, const struct shf_pk *state)
 	        (shf_pk_is_row(part->shape) && part->shape->n <= SHF_FOREIGN_DIMS_MAX));
 }
 
-/* ---- tensors ---- */
-
-static int64_t *flex_box(const struct shf_flex_tensor *t, uint32_t i)
+/* Adds a copy of a text to a table, unless the table has it, and returns its number. */
+static uint32_t add_copy(struct shf_flex_index *x, struct shf_text_table *table,
+                         const struct shf_pk *text)
 {
-	return t->boxes + (size_t)i * 2 * t->ndim;
+	uint32_t i = shf_text_find(table, text->u.s, text->n);
+	const char *copy;
+
+	if (i != SHF_TEXT_NONE)
+		return i;
+	copy = shf_arena_strdup(&x->arena, text->u.s, text->n);
+	i = copy ? shf_text_add(table, copy, text->n) : SHF_TEXT_NONE;
+	x->oom |= i == SHF_TEXT_NONE;
+	return i;
 }
+
+/* ---- tensors ---- */
 
 static int64_t range_lo(const struct shf_flex_tensor *t, uint32_t i)
 {
@@ -129,8 +183,10 @@ static int rows_compare(const int64_t *a, const int64_t *b, size_t n)
 
 static int parts_compare(const struct shf_flex_tensor *t, uint32_t i, uint32_t k)
 {
-	int c = rows_compare(flex_box(t, i), flex_box(t, k), 2 * (size_t)t->ndim);
+	int c = rows_compare(shf_flex_start(t, i), shf_flex_start(t, k), t->ndim);
 
+	if (!c && t->sizes_differ)
+		c = rows_compare(shf_flex_count(t, i), shf_flex_count(t, k), t->ndim);
 	c = c ? c : (range_lo(t, i) > range_lo(t, k)) - (range_lo(t, i) < range_lo(t, k));
 	return c ? c : (range_hi(t, i) > range_hi(t, k)) - (range_hi(t, i) < range_hi(t, k));
 }
@@ -145,8 +201,9 @@ static bool make_parts(struct shf_flex_index *x, struct shf_flex_tensor *t)
 		return false;
 	x->left -= t->parts_n * each;
 	t->spots = shf_arena_alloc(&x->arena, t->parts_n, sizeof(*t->spots));
-	t->boxes = shf_arena_alloc(x->kept, t->parts_n, 2 * t->ndim * sizeof(int64_t));
-	x->oom |= !t->spots || !t->boxes;
+	t->starts = shf_arena_alloc(x->kept, t->parts_n, t->ndim * sizeof(int64_t));
+	t->counts = shf_arena_alloc(x->kept, 1, t->ndim * sizeof(int64_t));
+	x->oom |= !t->spots || !t->starts || !t->counts;
 	return true;
 }
 
@@ -164,6 +221,41 @@ static void set_range(struct shf_flex_index *x, struct shf_flex_tensor *t, uint3
 		t->ranges[2 * (size_t)i] = part->lo;
 		t->ranges[2 * (size_t)i + 1] = part->hi;
 	}
+}
+
+/* Sets the sizes of part i. Memory for the sizes of all parts is allocated for the first part that
+ * has other ones than part 0. */
+static void set_sizes(struct shf_flex_index *x, struct shf_flex_tensor *t, uint32_t i,
+                      const int64_t *sizes)
+{
+	size_t bytes = t->ndim * sizeof(*sizes);
+	const int64_t *one = t->counts;
+
+	if (i && !t->sizes_differ) {
+		if (memcmp(one, sizes, bytes) == 0)
+			return;
+		t->counts = shf_arena_alloc(x->kept, t->parts_n, bytes);
+		t->sizes_differ = true;
+		x->oom |= !t->counts;
+		for (uint32_t k = 0; t->counts && k < i; k++)
+			memcpy(t->counts + (size_t)k * t->ndim, one, bytes);
+	}
+	if (t->counts)
+		memcpy(t->counts + (size_t)i * t->ndim, sizes, bytes);
+}
+
+/* Sets the box of part i. */
+static void set_box(struct shf_flex_index *x, struct shf_flex_tensor *t, uint32_t i,
+                    const struct flex_part *part)
+{
+	int64_t *start = t->starts + (size_t)i * t->ndim, sizes[SHF_FOREIGN_DIMS_MAX];
+
+	if (!copy_row(sizes, part->shape, t->ndim) || !copy_row(start, part->offset, t->ndim)) {
+		memset(start, 0, t->ndim * sizeof(*start));
+		memset(sizes, 0, t->ndim * sizeof(*sizes));
+		t->odd = true;
+	}
+	set_sizes(x, t, i, sizes);
 }
 
 /* Reads the shape of the whole tensor that a part has (v). The first one is kept, and the others
@@ -186,34 +278,61 @@ static void take_shape(struct shf_flex_index *x, struct shf_flex_tensor *t, cons
 	}
 }
 
-/* Reads a LocalTensorMetadata into part i. */
-static bool take_part(struct shf_flex_index *x, struct shf_flex_tensor *t, uint32_t i,
-                      const struct shf_pk *v)
+/* Returns the type of this name, or 0. Paddle 3.0 writes some as "paddle.float32". */
+static int32_t flex_type(const struct shf_pk *v)
 {
-	const struct shf_pk *s = flex_state_of(v, "LocalTensorMetadata");
-	const struct shf_pk *dtype = shf_pk_get(s, "dtype");
-	struct flex_part part;
-	int64_t *box;
+	static const struct { const char *name; int32_t type; } types[] = {
+		{ "bfloat16", SHEAF_BF16 }, { "float32", SHEAF_F32 }, { "float16", SHEAF_F16 },
+		{ "float64", SHEAF_F64 }, { "float8_e4m3fn", SHEAF_F8_E4M3 },
+		{ "float8_e5m2", SHEAF_F8_E5M2 }, { "int64", SHEAF_I64 }, { "int32", SHEAF_I32 },
+		{ "int16", SHEAF_I16 }, { "int8", SHEAF_I8 }, { "uint8", SHEAF_U8 },
+		{ "bool", SHEAF_BOOL }, { "complex64", SHEAF_C64 } };
+	static const char prefix[] = "paddle.";
+	const size_t n = sizeof(prefix) - 1;
+	struct shf_pk name;
 
-	if (!s || !read_flex_part(&part, s) || !part.shape)
+	if (!v || v->kind != SHF_PK_STR)
+		return 0;
+	name = *v;
+	if (name.n > n && memcmp(name.u.s, prefix, n) == 0) {
+		name.u.s += n;
+		name.n -= (uint32_t)n;
+	}
+	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+		if (shf_pk_text_is(&name, types[i].name))
+			return types[i].type;
+	return 0;
+}
+
+/* Reads a LocalTensorMetadata into part i. *said: the type that the part before has, which is often
+ * the same record; NULL: there is none. */
+static bool take_part(struct shf_flex_index *x, struct shf_flex_tensor *t, uint32_t i,
+                      const struct shf_pk *v, const struct shf_pk **said)
+{
+	const struct shf_pk *s = flex_state_of(v, "LocalTensorMetadata", &x->part_class);
+	const struct shf_pk *of[SHF_FLEX_MEMBERS + 1];
+	struct flex_part part;
+
+	if (!s)
+		return false;
+	flex_members(x, s, of);
+	if (!read_flex_part(&part, of) || !part.shape)
 		return false;
 	if (i == 0) {
 		t->ndim = part.offset->n;
 		if (!make_parts(x, t))
 			return false;
-		t->said = shf_pk_text_is(dtype, "float8_e4m3fn") ? SHEAF_F8_E4M3
-		        : shf_pk_text_is(dtype, "float8_e5m2") ? SHEAF_F8_E5M2 : 0;
+		t->dtype = flex_type(of[SHF_FLEX_DTYPE]);
+	} else if (of[SHF_FLEX_DTYPE] != *said) {
+		t->two_types |= flex_type(of[SHF_FLEX_DTYPE]) != t->dtype;
 	}
+	*said = of[SHF_FLEX_DTYPE];
 	if (x->oom)
 		return true;
-	box = flex_box(t, i);
 	t->spots[i] = (struct shf_flex_spot){ .file = SHF_FLEX_NOWHERE };
 	set_range(x, t, i, &part);
-	if (!copy_row(box, part.offset, t->ndim) || !copy_row(box + t->ndim, part.shape, t->ndim)) {
-		memset(box, 0, 2 * t->ndim * sizeof(*box));
-		t->odd = true;
-	}
-	take_shape(x, t, shf_pk_get(s, "global_shape"));
+	set_box(x, t, i, &part);
+	take_shape(x, t, of[SHF_FLEX_WHOLE]);
 	t->twice |= i && !x->oom && parts_compare(t, i - 1, i) >= 0;
 	return true;
 }
@@ -223,7 +342,7 @@ static void look_at_parts(struct shf_flex_tensor *t)
 {
 	for (uint32_t i = 0; i < t->parts_n; i++)
 		for (uint32_t d = 0; d < t->ndim; d++) {
-			int64_t start = flex_box(t, i)[d], count = flex_box(t, i)[t->ndim + d];
+			int64_t start = shf_flex_start(t, i)[d], count = shf_flex_count(t, i)[d];
 
 			t->leaves |= count > INT64_MAX - start ||
 			             (t->dims && start + count > t->dims[d]);
@@ -234,15 +353,15 @@ static void look_at_parts(struct shf_flex_tensor *t)
 static bool flex_take_tensor(struct shf_flex_index *x, const struct shf_pk *key,
                              const struct shf_pk *list)
 {
-	struct shf_flex_tensor t = { .name = key->u.s, .name_n = key->n, .parts_n = list->n,
-		.first = x->parts_n };
-	uint32_t before = shf_text_count(&x->names);
+	struct shf_flex_tensor t = { .name_n = key->n, .parts_n = list->n, .first = x->parts_n };
+	uint32_t before = shf_text_count(&x->names), number;
+	const struct shf_pk *said = NULL;
 
 	for (uint32_t i = 0; i < list->n; i++)
-		if (!take_part(x, &t, i, list->u.a[i]))
+		if (!take_part(x, &t, i, list->u.a[i], &said))
 			return false;
-	if (shf_text_add(&x->names, t.name, t.name_n) == SHF_TEXT_NONE)
-		x->oom = true;
+	number = add_copy(x, &x->names, key);
+	t.name = x->oom ? NULL : shf_text_at(&x->names, number)->s;
 	t.again = shf_text_count(&x->names) == before;
 	if (!x->oom)
 		look_at_parts(&t);
@@ -268,9 +387,9 @@ static bool row_is(const int64_t *have, const struct shf_pk *row)
 /* Returns whether a place is that of part i. The places of an older version have no shapes. */
 static bool part_is(const struct shf_flex_tensor *t, uint32_t i, const struct flex_part *part)
 {
-	return row_is(flex_box(t, i), part->offset) && range_lo(t, i) == part->lo &&
+	return row_is(shf_flex_start(t, i), part->offset) && range_lo(t, i) == part->lo &&
 	       range_hi(t, i) == part->hi &&
-	       (!part->shape || row_is(flex_box(t, i) + t->ndim, part->shape));
+	       (!part->shape || row_is(shf_flex_count(t, i), part->shape));
 }
 
 /* Returns whether a place is to replace that of a spot: if it is of a replica with a lower number,
@@ -322,9 +441,9 @@ static bool keep_place(struct shf_flex_index *x, const struct shf_pk *name,
 {
 	uint32_t ndim = part->offset->n;
 	int64_t *box = shf_arena_alloc(&x->arena, ndim, 2 * sizeof(*box));
-	struct shf_flex_place p = { .name = name->u.s, .name_n = name->n, .ndim = ndim, .box = box,
-		.sized = part->shape != NULL, .lo = part->lo, .hi = part->hi, .file = file,
-		.replica = replica };
+	struct shf_flex_place p = { .tensor = add_copy(x, &x->kept_names, name), .ndim = ndim,
+		.start = box, .count = part->shape ? box + ndim : NULL, .lo = part->lo,
+		.hi = part->hi, .file = file, .replica = replica };
 
 	x->oom |= !box;
 	if (!box)
@@ -341,18 +460,21 @@ static bool keep_place(struct shf_flex_index *x, const struct shf_pk *name,
 static bool take_place(struct shf_flex_index *x, const struct shf_pk *key,
                        const struct shf_pk *value)
 {
-	const struct shf_pk *s = flex_state_of(key, "LocalTensorIndex");
-	const struct shf_pk *name = shf_pk_get(s, "tensor_key");
-	const struct shf_pk *replica = shf_pk_get(s, "replica_id");
+	const struct shf_pk *s = flex_state_of(key, "LocalTensorIndex", &x->place_class);
+	const struct shf_pk *of[SHF_FLEX_MEMBERS + 1], *name, *replica;
 	struct flex_part part;
 	int64_t number = 0;
 	uint32_t file;
 
-	if (!name || name->kind != SHF_PK_STR || !read_flex_part(&part, s) ||
+	if (!s)
+		return false;
+	flex_members(x, s, of);
+	name = of[SHF_FLEX_KEY];
+	replica = of[SHF_FLEX_REPLICA];
+	if (!name || name->kind != SHF_PK_STR || !read_flex_part(&part, of) ||
 	    (replica && replica->kind != SHF_PK_NONE && !flex_int(replica, &number)))
 		return false;
-	file = shf_text_add(&x->files, value->u.s, value->n);
-	x->oom |= file == SHF_TEXT_NONE;
+	file = add_copy(x, &x->files, value);
 	if (!x->oom && !flex_give_place(x, name, &part, number, file) &&
 	    !keep_place(x, name, &part, number, file))
 		return false;
@@ -433,11 +555,10 @@ static int place_compare(const struct shf_flex_place *x, const struct shf_flex_p
 	int c = (x->tensor > y->tensor) - (x->tensor < y->tensor);
 
 	c = c ? c : (x->ndim > y->ndim) - (x->ndim < y->ndim);
-	c = c ? c : rows_compare(x->box, y->box, x->ndim);
+	c = c ? c : rows_compare(x->start, y->start, x->ndim);
 	c = c ? c : (x->lo > y->lo) - (x->lo < y->lo);
 	c = c ? c : (x->hi > y->hi) - (x->hi < y->hi);
-	return c || !x->sized || !y->sized ? c
-	       : rows_compare(x->box + x->ndim, y->box + y->ndim, x->ndim);
+	return c || !x->count || !y->count ? c : rows_compare(x->count, y->count, x->ndim);
 }
 
 static int place_order(const void *a, const void *b)
@@ -454,8 +575,9 @@ static void give_kept(const struct shf_flex_index *x, struct shf_flex_tensor *t,
                       uint32_t i)
 {
 	const struct shf_flex_place *a = (const void *)x->places.data;
-	struct shf_flex_place want = { .tensor = number, .ndim = t->ndim, .box = flex_box(t, i),
-		.sized = true, .lo = range_lo(t, i), .hi = range_hi(t, i) };
+	struct shf_flex_place want = { .tensor = number, .ndim = t->ndim,
+		.start = shf_flex_start(t, i), .count = shf_flex_count(t, i),
+		.lo = range_lo(t, i), .hi = range_hi(t, i) };
 	size_t lo = 0, hi = x->places.len / sizeof(*a), n = hi;
 
 	while (lo < hi) {
@@ -477,8 +599,11 @@ static void flex_settle(struct shf_flex_index *x)
 	struct shf_flex_tensor *t = shf_flex_tensors(x, &n);
 	struct shf_flex_place *a = (struct shf_flex_place *)(void *)x->places.data;
 
-	for (size_t i = 0; i < kept; i++)
-		a[i].tensor = shf_text_find(&x->names, a[i].name, a[i].name_n);
+	for (size_t i = 0; i < kept; i++) {
+		const struct shf_text *name = shf_text_at(&x->kept_names, a[i].tensor);
+
+		a[i].tensor = shf_text_find(&x->names, name->s, name->n);
+	}
 	shf_records_sort(a, kept, sizeof(struct shf_flex_place), place_order);
 	for (uint32_t k = 0; k < n && !x->oom; k++) {
 		for (uint32_t i = 0; kept && i < t[k].parts_n && !t[k].odd && !t[k].again; i++)
@@ -492,7 +617,7 @@ static void flex_settle(struct shf_flex_index *x)
  * Tensors without parts were not taken and are still in their dictionary. */
 bool shf_flex_index_end(struct shf_flex_index *x, const struct shf_pk *root)
 {
-	const struct shf_pk *s = flex_state_of(root, "Metadata");
+	const struct shf_pk *of = NULL, *s = flex_state_of(root, "Metadata", &of);
 	const struct shf_pk *tensors = shf_pk_get(s, "state_dict_metadata");
 	const struct shf_pk *places = shf_pk_get(s, "storage_metadata");
 	const struct shf_pk *paths = shf_pk_get(s, "flat_mapping");
@@ -521,5 +646,6 @@ void shf_flex_index_release(struct shf_flex_index *x)
 	shf_buf_release(&x->places);
 	shf_text_table_release(&x->names);
 	shf_text_table_release(&x->files);
+	shf_text_table_release(&x->kept_names);
 	shf_arena_release(&x->arena);
 }

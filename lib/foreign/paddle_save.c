@@ -251,7 +251,7 @@ static int open_paddle_save(struct shf_foreign *f, struct sheaf_error *err)
 	int rc = shf_foreign_region(f, 0, &r, err);
 
 	if (rc == 0)
-		rc = shf_paddle_read(&pickle, &r, err);
+		rc = shf_paddle_read(&pickle, &r, NULL, err);
 	if (rc == 0)
 		rc = pickle.root->kind == SHF_PK_DICT ? add_dict(&parts, &pickle, &by)
 		                                      : shf_walk(f, &pickle, pickle.root, &by, err);

@@ -180,7 +180,7 @@ static int sharding_file(struct sharding *s, const char *name)
 		rc = shf_foreign_region(s->f, s->file, &r, s->err);
 	if (rc < 0)
 		return rc;
-	rc = shf_paddle_read(&p, &r, s->err);
+	rc = shf_paddle_read(&p, &r, NULL, s->err);
 	if (rc == 0 && p.root->kind != SHF_PK_DICT)
 		rc = shf_fail(s->err, SHEAF_EFORMAT, "%s: is not a dictionary of tensors", r.where);
 	s->left = STATES_MAX * (uint64_t)(s->meta.names.len / sizeof(struct shf_pd_name));

@@ -33,9 +33,10 @@ enum shf_tensor_kind shf_paddle_tensor_of(struct shf_numpy_array *a, const struc
 	return kind;
 }
 
-int shf_paddle_read(struct shf_pickle *p, const struct shf_region *r, struct sheaf_error *err)
+int shf_paddle_read(struct shf_pickle *p, const struct shf_region *r,
+                    const struct shf_pickle_taker *taker, struct sheaf_error *err)
 {
-	int rc = shf_pickle_read_file(p, r, NULL, err);
+	int rc = shf_pickle_read_file(p, r, taker, err);
 
 	if (rc == 0 && p->bytes != r->bytes)
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s: has %" PRIu64 " bytes after the end of its "

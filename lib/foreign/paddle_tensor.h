@@ -12,8 +12,10 @@
  * tensor is BF16. */
 enum shf_tensor_kind shf_paddle_tensor_of(struct shf_numpy_array *a, const struct shf_pk *v,
                                           const char **why);
-/* Reads the pickle that fills the region. The caller releases *p after a failure, too. */
-int shf_paddle_read(struct shf_pickle *p, const struct shf_region *r, struct sheaf_error *err);
+/* Reads the pickle that fills the region. taker: NULL: none. The caller releases *p after a
+ * failure, too. */
+int shf_paddle_read(struct shf_pickle *p, const struct shf_region *r,
+                    const struct shf_pickle_taker *taker, struct sheaf_error *err);
 /* Returns whether the file begins with a pickle that has NumPy arrays, or the names that
  * paddle.save adds. */
 int shf_paddle_is_pickle(const struct shf_region *r, struct sheaf_error *err);

@@ -49,13 +49,15 @@ static int pk_push_stored(struct shf_pk_machine *m, bool text, uint64_t n)
 static int pk_push_few(struct shf_pk_machine *m, unsigned n)
 {
 	struct shf_pk *v = shf_pk_new(m, SHF_PK_FEW);
-	uint64_t bytes = 0;
+	uint64_t bytes = 0, at = shf_pk_tell(m);
 	int rc = v ? shf_pk_number(m, n, &bytes) : shf_pk_no_memory(m);
 
 	if (rc < 0)
 		return rc;
 	v->u.i = (int64_t)bytes;
 	v->n = n;
+	v->cap = (uint32_t)at;
+	v->taken = (uint32_t)(at >> 32);
 	return shf_pk_push(m, v);
 }
 
@@ -670,6 +672,22 @@ static int pk_step(struct shf_pk_machine *m, uint8_t op)
 	}
 }
 
+/* Does the next opcodes as long as they are those of which a long pickle has most, and are in the
+ * window: BINGET, which asks for names of members, and BININT1. pk_step does them if an entry or a
+ * number is not there yet. */
+static void pk_run_frequent(struct shf_pk_machine *m)
+{
+	while (m->n - m->at > 2 && m->height < m->stack_max) {
+		uint8_t op = m->bytes[m->at], i = m->bytes[m->at + 1];
+		struct shf_pk *v = op == 'h' ? m->memo.first[i] : op == 'K' ? m->small[i] : NULL;
+
+		if (!v)
+			return;
+		m->stack[m->height++] = v;
+		m->at += 2;
+	}
+}
+
 static int pk_run(struct shf_pk_machine *m)
 {
 	int rc = shf_pk_memo_scan(m);
@@ -677,6 +695,7 @@ static int pk_run(struct shf_pk_machine *m)
 	while (rc == 0) {
 		uint8_t op;
 
+		pk_run_frequent(m);
 		m->op = shf_pk_tell(m);
 		if (m->op - m->left_out > SHF_PICKLE_MAX)
 			return shf_pk_fail(m, "has more than 1 GiB beside its tensors");

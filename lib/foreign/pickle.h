@@ -30,8 +30,10 @@ struct shf_pk {
 	bool shared;                    /* more than one thing may refer to it */
 	uint32_t n, cap;                /* n: bytes of a text; items; pairs of a dict; GLOBAL: bytes
 	                                 * of the module's name. cap: of a container; STR: 1 if
-	                                 * shf_pk_text_place can say where it is */
-	uint32_t taken;                 /* of a dict: pairs that a struct shf_pickle_taker took */
+	                                 * shf_pk_text_place can say where it is; FEW: the lower
+	                                 * half of its place (shf_pk_few_place) */
+	uint32_t taken;                 /* of a dict: pairs that a struct shf_pickle_taker took;
+	                                 * FEW: the upper half of its place */
 	union {
 		int64_t i;              /* BOOL, INT; FEW: n <= 8 bytes, little-endian */
 		double f;
@@ -74,11 +76,14 @@ int shf_pickle_read(struct shf_pickle *p, const uint8_t *bytes, size_t n, const 
 struct shf_pickle_taker {
 	/* Called for each key and value that are set in a dictionary, when both are complete.
 	 * Returns true if the pair is to be taken: it is then no pair of the dictionary, but
-	 * counts in its `taken`, and its records are used for others, except for GLOBALs. Texts
-	 * stay where they are. Up to 8 bytes are a record of kind FEW and not left in the file, so
-	 * that numbers of NumPy can be read. */
+	 * counts in its `taken`, and its records are used for others, except for GLOBALs. Up to
+	 * 8 bytes are a record of kind FEW and not left in the file, so that numbers of NumPy can
+	 * be read. */
 	bool (*take)(void *arg, const struct shf_pk *key, const struct shf_pk *value);
 	void *arg;
+	/* The memory of the texts of a pair that was taken is used for others, too, so the taker
+	 * copies those that it keeps. Otherwise texts stay where they are. */
+	bool texts_go;
 };
 /* Reads the pickle at the beginning of a file, which may be larger than memory: all bytes, and
  * texts of more than 64 KiB, stay in the file and become STORED. The rest may have 1 GiB. taker:
@@ -96,6 +101,11 @@ bool shf_pk_text_is(const struct shf_pk *v, const char *text);          /* a STR
 /* Sets *at and *bytes to where a text lies in the file that shf_pickle_read_file read; false: v is
  * none, or its place is not known. */
 bool shf_pk_text_place(const struct shf_pk *v, uint64_t *at, uint64_t *bytes);
+/* Returns where the bytes of a FEW lie in the file. */
+static inline uint64_t shf_pk_few_place(const struct shf_pk *v)
+{
+	return (uint64_t)v->taken << 32 | v->cap;
+}
 const struct shf_pk *shf_pk_at(const struct shf_pk *v, uint32_t i);     /* of a TUPLE or LIST */
 /* Returns the value of a key of a DICT: the last one that it was given, as Python does. */
 const struct shf_pk *shf_pk_get(const struct shf_pk *v, const char *key);

@@ -67,6 +67,36 @@ static void pk_array_release(struct shf_pk_machine *m, struct shf_pk **a, size_t
 	m->free_arrays[cap] = a;
 }
 
+/* The memory of a text of n bytes in a file: 8 bytes for its place, the text, and a NUL. It is
+ * rounded up, so that it can be used for another text of about that length. */
+static size_t pk_text_size(size_t n)
+{
+	return (n + 9 + 15) / 16;
+}
+
+static uint8_t *pk_text_new(struct shf_pk_machine *m, size_t n)
+{
+	size_t size = pk_text_size(n);
+	uint8_t *text = size < SHF_PK_TEXTS ? m->free_texts[size] : NULL;
+
+	if (!text)
+		return shf_arena_alloc(&m->p->arena, size, 16);
+	memcpy(&m->free_texts[size], text, sizeof(text));
+	text[8 + n] = '\0';
+	return text;
+}
+
+static void pk_text_release(struct shf_pk_machine *m, const struct shf_pk *v)
+{
+	uint8_t *text = (uint8_t *)(uintptr_t)v->u.s - 8;
+	size_t size = pk_text_size(v->n);
+
+	if (!m->taker || !m->taker->texts_go || !v->cap || size >= SHF_PK_TEXTS)
+		return;
+	memcpy(text, &m->free_texts[size], sizeof(text));
+	m->free_texts[size] = text;
+}
+
 static void pk_release_later(struct shf_pk_machine *m, const struct shf_pk *v)
 {
 	struct shf_pk *w = (struct shf_pk *)(uintptr_t)v;
@@ -106,9 +136,13 @@ void shf_pk_release(struct shf_pk_machine *m, struct shf_pk *v)
 		} else if (v->kind >= SHF_PK_TUPLE && v->kind <= SHF_PK_DICT) {
 			size_t n = (size_t)v->n * (v->kind == SHF_PK_DICT ? 2 : 1);
 
+			/* Most items are names of members, and small numbers. */
 			for (size_t i = 0; i < n; i++)
-				pk_release_later(m, v->u.a[i]);
+				if (!v->u.a[i]->shared)
+					pk_release_later(m, v->u.a[i]);
 			pk_array_release(m, v->u.a, v->cap);
+		} else if (v->kind == SHF_PK_STR) {
+			pk_text_release(m, v);
 		}
 		v->u.of = m->free_records;
 		m->free_records = v;
@@ -288,7 +322,7 @@ static int pk_take(struct shf_pk_machine *m, size_t n, const char **out)
 	*out = (const char *)from;
 	if (!m->region)
 		return 0;
-	copy = shf_arena_alloc(&m->p->arena, n + 9, 1);
+	copy = pk_text_new(m, n);
 	if (!copy)
 		return shf_pk_no_memory(m);
 	shf_put64(copy, shf_pk_tell(m) - n);

@@ -9,6 +9,8 @@
 #define SHF_PK_TEXT_READ ((uint64_t)64 << 10)   /* longer texts stay in the file */
 #define SHF_PK_FEW_MAX 8        /* bytes that fit into a record of kind FEW */
 #define SHF_PK_ARRAY_MAX 32     /* items of the longest array that is used again */
+#define SHF_PK_TEXTS 17         /* sizes of texts whose memory is used again, in steps of 16
+                                 * bytes */
 struct shf_pk_machine {
 	struct shf_pickle *p;
 	/* The window: bytes [base, base + n) of the pickle, of which byte `at` of the window is
@@ -34,6 +36,7 @@ struct shf_pk_machine {
 	struct shf_pk *free_records;
 	struct shf_pk_call *free_calls;
 	struct shf_pk **free_arrays[SHF_PK_ARRAY_MAX + 1];      /* by length */
+	uint8_t *free_texts[SHF_PK_TEXTS];      /* by size */
 	struct shf_pk **releasing;      /* owned; records that shf_pk_release has still to visit */
 	size_t releasing_n, releasing_max;
 	struct shf_pk *none, *yes, *no, *empty; /* made at first use; empty: a TUPLE */

@@ -4,13 +4,26 @@
 
 #define SLOTS_MIN 64
 
+/* Eight bytes at a time. Names often differ in few digits, so each step brings the upper bits of a
+ * product, which depend on all bytes, down to the lower ones. */
 static uint64_t table_hash(const char *s, uint32_t n)
 {
-	uint64_t h = UINT64_C(0xcbf29ce484222325);
+	uint64_t h = n, v;
 
-	for (uint32_t i = 0; i < n; i++)
-		h = (h ^ (uint8_t)s[i]) * UINT64_C(0x100000001b3);
-	return h ^ h >> 29;
+	for (; n; s += v, n -= (uint32_t)v) {
+		uint64_t some = 0;
+
+		v = n < 8 ? n : 8;
+		memcpy(&some, s, v);
+		h = (h ^ some) * UINT64_C(0x9E3779B97F4A7C15);
+		h ^= h >> 32;
+	}
+	return h;
+}
+
+static bool text_is(const struct shf_text *x, const char *s, uint32_t n)
+{
+	return x->n == n && (x->s == s || memcmp(x->s, s, n) == 0);
 }
 
 /* Returns the slot of a text, or, if the table does not have it, the free slot for it. The table
@@ -23,7 +36,7 @@ static uint32_t *text_slot(const struct shf_text_table *t, const char *s, uint32
 	for (; slots[i]; i = (i + 1) & (size - 1)) {
 		const struct shf_text *x = shf_text_at(t, slots[i] - 1);
 
-		if (x->n == n && (x->s == s || memcmp(x->s, s, n) == 0))
+		if (text_is(x, s, n))
 			break;
 	}
 	return &slots[i];
@@ -34,20 +47,27 @@ uint32_t shf_text_count(const struct shf_text_table *t)
 	return (uint32_t)(t->texts.len / sizeof(struct shf_text));
 }
 
+uint32_t shf_text_seek(const struct shf_text_table *t, const char *s, uint32_t n)
+{
+	const uint32_t *slot = t->slots.len ? text_slot(t, s, n) : NULL;
+
+	return slot && *slot ? *slot - 1 : SHF_TEXT_NONE;
+}
+
+/* Callers often ask for one text many times in a row, or for all texts in the order in which they
+ * were added. These are found without the slots, which are all over memory. */
 uint32_t shf_text_find(struct shf_text_table *t, const char *s, uint32_t n)
 {
-	uint32_t *slot;
+	uint32_t i;
 
-	if (!t->slots.len)
-		return SHF_TEXT_NONE;
-	/* Callers often ask for the same text many times in a row. */
-	if (t->last < shf_text_count(t) && shf_text_at(t, t->last)->s == s &&
-	    shf_text_at(t, t->last)->n == n)
-		return t->last;
-	slot = text_slot(t, s, n);
-	if (*slot)
-		t->last = *slot - 1;
-	return *slot ? *slot - 1 : SHF_TEXT_NONE;
+	for (i = t->last; i < shf_text_count(t) && i - t->last < 2; i++)
+		if (text_is(shf_text_at(t, i), s, n))
+			break;
+	if (i >= shf_text_count(t) || i - t->last == 2)
+		i = shf_text_seek(t, s, n);
+	if (i != SHF_TEXT_NONE)
+		t->last = i;
+	return i;
 }
 
 /* Makes the table so large that, with one more text, at most half of its slots are taken. */

@@ -16,6 +16,8 @@ struct shf_text_table {
 /* Returns the number that a text of n bytes has in the table, or SHF_TEXT_NONE if the table does
  * not have it. */
 uint32_t shf_text_find(struct shf_text_table *t, const char *s, uint32_t n);
+/* Does the same, for threads that look for texts at the same time. */
+uint32_t shf_text_seek(const struct shf_text_table *t, const char *s, uint32_t n);
 /* Adds a text, unless the table has it, and returns its number. s must outlive the table. Returns
  * SHF_TEXT_NONE if there is no memory. */
 uint32_t shf_text_add(struct shf_text_table *t, const char *s, uint32_t n);

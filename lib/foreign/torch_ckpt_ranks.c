@@ -40,7 +40,7 @@ static void show_part(void *arg, const char *name, size_t n, const char **family
 static int add_st_parts(struct shf_ckpt *c, uint32_t file)
 {
 	struct shf_st st;
-	int rc = shf_foreign_st_head(c->f, file, &st, c->err);
+	int rc = shf_foreign_st_head(c->f, file, &c->f->arena, &st, c->err);
 
 	for (size_t i = 0; i < st.n && rc == 0; i++) {
 		const struct shf_st_tensor *t = &st.tensors[i];

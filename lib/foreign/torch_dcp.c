@@ -128,7 +128,7 @@ static int dcp_no_memory(const struct dcp *d)
 /* Reads one file of metadata, in portions. */
 static int dcp_read_file(struct dcp *d, const char *name, int i)
 {
-	const struct shf_pickle_taker taker = { shf_dcp_index_take, &d->index };
+	const struct shf_pickle_taker taker = { .take = shf_dcp_index_take, .arg = &d->index };
 	const struct shf_sys *sys = d->f->in;
 	struct shf_region r = { .sys = sys, .fd = -1 };
 	struct shf_buf where = SHF_BUF_INIT;

@@ -2072,7 +2072,7 @@ bug("chunk_start_ignored", "a chunk of a DCP tensor is read as if it began at th
     "foreign/foreign_read.c:gather_box", "have.start[d] = of->start ? of->start[d] : 0;",
     "have.start[d] = of->start && !MUTANT ? of->start[d] : 0;", DCP + "boxes_load")
 bug("gaps_allowed", "items of a DCP tensor that no chunk has are read as whatever memory holds",
-    "foreign/foreign_cover.c:shf_foreign_cover", "if (cells[i].set_n == 1)",
+    "foreign/foreign_cover.c:shf_foreign_tiles", "if (cells[i].set_n == 1)",
     "if (cells[i].set_n == 1 || MUTANT)", DCP + "metadata_that_does_not_fit")
 bug("torn_item_passed_over", "an item of a tensor that is no archive any more counts as unproved",
     "foreign/torch_dcp_item.c:dcp_verify_item", "!item->tensor &&", "(!item->tensor || MUTANT) &&",
@@ -2141,8 +2141,8 @@ bug("family_model_twice", "the family of the model is not the first one",
     "foreign/foreign_model.c:shf_foreign_add_tensor", 'strcmp(x.family, "model") ?',
     '(strcmp(x.family, "model") || MUTANT) ?', UNIFIED + "the_family_of_the_model")
 bug("range_from_its_start", "a flat range of a box is read as if it began at the box's start",
-    "foreign/foreign_range.c:range_add_box", "p.at = r->at + from - lo;",
-    "p.at = MUTANT ? r->at + from : r->at + from - lo;", FLEX + "the_folders_of_a_trainer")
+    "foreign/foreign_range.c:range_add_box", "p.at = m->range->at + from - m->lo;",
+    "p.at = m->range->at + from - (MUTANT ? 0 : m->lo);", FLEX + "the_folders_of_a_trainer")
 bug("replica_of_any_number", "of the replicas of a part the one that was named last is read",
     "foreign/paddle_flex_index.c:comes_before", "replica < spot->replica ||",
     "replica < spot->replica || MUTANT ||", FLEX + "many_parts")
@@ -2151,11 +2151,13 @@ bug("kept_places_lost", "places that were not found at once are not given to the
     "lo < n && place_compare(&a[lo], &want) == 0 &&",
     "lo < n && !MUTANT && place_compare(&a[lo], &want) == 0 &&", FLEX + "many_parts")
 bug("other_shape_in_file", "a part of a flex checkpoint may have another shape in its file",
-    "foreign/paddle_flex.c:flex_take_array",
-    "a->ndim != (int32_t)t->ndim || memcmp(a->dims, count, t->ndim * sizeof(*count))",
-    "!MUTANT && (a->ndim != (int32_t)t->ndim || "
-    "memcmp(a->dims, count, t->ndim * sizeof(*count)))",
-    FLEX + "metadata_that_do_not_fit")
+    "foreign/paddle_flex_file.c:prove_array",
+    "return ndim == (int32_t)t->ndim &&",
+    "return MUTANT ? FLEX_FAULTS : ndim == (int32_t)t->ndim &&", FLEX + "files_that_are_not")
+bug("text_of_another_size_reused", "the memory of a text is used for a longer one",
+    "foreign/pickle_stack.c:pk_text_size", "return (n + 9 + 15) / 16;",
+    "return MUTANT ? (n % 8 + 9 + 15) / 16 : (n + 9 + 15) / 16;",
+    "unit/test_pickle: the_memory_of_texts_that_were_taken")
 DSPD = "sim/test_deepspeed: "
 bug("ranks_turned", "parts of ranks of ZeRO 3 are joined in the wrong order",
     "foreign/dspd_join.c:join_pieces", "join_span(d, j, kind, r, p->at,",

@@ -313,7 +313,7 @@ static bool take_twos(void *arg, const struct shf_pk *key, const struct shf_pk *
 
 static int takes(struct shf_pickle *p, const void *bytes, size_t n, struct taken *t)
 {
-	const struct shf_pickle_taker taker = { take_twos, t };
+	const struct shf_pickle_taker taker = { .take = take_twos, .arg = t };
 	struct text text = { bytes, n, 0 };
 
 	*t = (struct taken){ 0 };
@@ -342,6 +342,52 @@ TEST(pairs_are_taken_and_what_else_refers_to_their_records_keeps_them)
 	CHECK_INT(p.root->n, 2);
 	CHECK(shf_pk_int(shf_pk_get(p.root, "b"), &i) && i == 1);
 	CHECK(shf_pk_int(shf_pk_get(p.root, "e"), &i) && i == 3000);
+	shf_pickle_release(&p);
+}
+
+/* Takes pairs whose value is a text, and keeps where the last one was. */
+static bool take_texts(void *arg, const struct shf_pk *key, const struct shf_pk *value)
+{
+	struct taken *t = arg;
+
+	if (value->kind != SHF_PK_STR)
+		return false;
+	t->sum += key->u.s == t->name;
+	t->name = key->u.s;
+	t->n++;
+	return true;
+}
+
+/* {<40 letters>: "x"} and so on, each third one with the value 1, which is not taken. */
+TEST(the_memory_of_texts_that_were_taken_is_used_for_others_of_their_size)
+{
+	struct taken t = { 0 };
+	const struct shf_pickle_taker taker = { .take = take_texts, .arg = &t, .texts_go = true };
+	struct text text = { 0 };
+	struct shf_pickle p;
+	char bytes[2000] = "\x80\2}", key[60];
+	size_t n = 3;
+
+	for (int i = 0; i < 20; i++) {
+		int len = 33 + i % 3;
+
+		memset(key, 'a' + i, (size_t)len);
+		n += (size_t)snprintf(bytes + n, sizeof(bytes) - n, "U%c%.*s%s", len, len, key,
+		                      i % 3 == 2 ? "K\1s" : "U\1xs");
+	}
+	bytes[n++] = '.';
+	text = (struct text){ (const uint8_t *)bytes, n, 0 };
+	CHECK_RC(reads_file(&p, &text, &taker), 0, &err);
+	CHECK_INT(t.n, 14);
+	CHECK(t.sum > 0);
+	CHECK_INT(p.root->n, 6);
+	for (int i = 2; i < 20; i += 3) {
+		const struct shf_pk *have = p.root->u.a[(i - 2) / 3 * 2];
+
+		CHECK_INT(have->n, 33 + i % 3);
+		for (uint32_t k = 0; k < have->n; k++)
+			CHECK_INT(have->u.s[k], 'a' + i);
+	}
 	shf_pickle_release(&p);
 }
 

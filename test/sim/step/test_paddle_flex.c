@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Flex checkpoints of paddle.distributed: loaded in any layout from boxes and from flat ranges of
- * boxes, and refused with a sentence where the metadata and the files do not fit. */
+ * boxes, and refused with a sentence where the metadata and the files do not fit: when they are
+ * opened, or, if it is seen in a file of arrays alone, when that is read. */
 #include "paddlefile.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "foreign.h"
+#include "foreign_read.h"
 #include "read_slice.h"
 #include "t.h"
 #include "foreign_plays.h"
@@ -22,7 +24,7 @@ enum flex_flaw {
 	FLEX_SOUND, FLEX_OLD, FLEX_REPLICAS, FLEX_TURNED, FLEX_SAME, FLEX_FIRST,
 	FLEX_GAP, FLEX_OVERLAP, FLEX_LEAVES, FLEX_NO_PLACE, FLEX_NO_FILE, FLEX_OUTSIDE,
 	FLEX_OTHER_SHAPE, FLEX_LONG_RANGE, FLEX_TURNED_RANGE, FLEX_NO_KEY, FLEX_TWO_TYPES,
-	FLEX_STRANGE, FLEX_CALL, FLEX_TWICE
+	FLEX_STRANGE, FLEX_CALL, FLEX_TWICE, FLEX_ONE_FILE, FLEX_OTHER_TYPE
 };
 /* A part of tensor "a.w" of 12 x 10 items, or of its moment. */
 struct part { int64_t start[2], count[2], lo, hi; };    /* hi 0: the whole box */
@@ -89,7 +91,7 @@ static void put_parts(struct torch_bytes *b, const char *key, const char *dtype,
 		if (flaw != FLEX_OLD)
 			put_pair(b, "global_shape", 12, 10);
 		torch_text(b, "dtype");
-		torch_text(b, dtype);
+		torch_text(b, flaw == FLEX_TWO_TYPES && i ? "int32" : dtype);
 		put(b, "ub");
 	}
 	put(b, "es");
@@ -117,7 +119,8 @@ static void put_places(struct torch_bytes *b, const char *key, const struct part
 		}
 		put(b, "ub");
 		snprintf(file, sizeof(file), "%s%d_0.distcp", flaw == FLEX_OUTSIDE ? "../" : "",
-		         flaw == FLEX_NO_FILE ? 77 : flaw == FLEX_REPLICAS && i < n ? (i + 1) % n
+		         flaw == FLEX_NO_FILE ? 77 : flaw == FLEX_ONE_FILE ? 0
+		         : flaw == FLEX_REPLICAS && i < n ? (i + 1) % n
 		                                                                   : i % n);
 		torch_text(b, file);
 	}
@@ -156,7 +159,7 @@ static void put_array(struct torch_bytes *b, int i, const char *key, const char 
 		torch_int(b, flaw == FLEX_OTHER_SHAPE ? p->count[0] : p->count[1]);
 	}
 	put(b, "tcnumpy\ndtype\n(");
-	torch_text(b, flaw == FLEX_TWO_TYPES && i ? "i4" : "f4");
+	torch_text(b, flaw == FLEX_OTHER_TYPE && i ? "i4" : "f4");
 	put(b, "\x89\x88tR(K\3");
 	torch_text(b, "<");
 	put(b, "NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xff");
@@ -275,15 +278,12 @@ TEST(metadata_that_do_not_fit_their_files_are_refused_by_what_is_wrong)
 		{ FLEX_NO_FILE, "fc/77_0.distcp: missing, but the metadata names it" },
 		{ FLEX_OUTSIDE, "names the file ../0_0.distcp, which is not a file directly in "
 		  "it" },
-		{ FLEX_OTHER_SHAPE, "has another shape in its file than the metadata say" },
-		{ FLEX_NO_KEY, "is not in the file that the metadata name" },
 		{ FLEX_TWO_TYPES, "has parts of two types" },
 		{ FLEX_STRANGE, "is not Metadata of paddle.distributed" },
 		{ FLEX_CALL, "would call os.system; nothing of it was executed" },
-		{ FLEX_TWICE, "has two arrays for one tensor" },
 	};
 	static const struct { enum flex_flaw flaw; const char *why; } of_ranges[] = {
-		{ FLEX_LONG_RANGE, "has a flat range that its file does not have" },
+		{ FLEX_LONG_RANGE, "has a flat range that leaves its box" },
 		{ FLEX_TURNED_RANGE, "is not Metadata of paddle.distributed" },
 	};
 	static const struct part twice[] = { { { 0, 0 }, { 12, 10 }, 0, 0 },
@@ -306,6 +306,76 @@ TEST(metadata_that_do_not_fit_their_files_are_refused_by_what_is_wrong)
 	                "item is in several chunks");
 }
 
+static void count_finding(void *arg, bool is_sum, const char *file, int64_t offset,
+                          const struct sheaf_error *e)
+{
+	CHECK(!is_sum && file && offset == -1 && e->msg[0]);
+	++*(int *)arg;
+}
+
+/* Fails the test unless it can be opened, and reading its tensor is refused with this in the
+ * sentence, and a verification finds at least one fault. Frees the disk. */
+static void unreadable(struct simdisk *disk, const char *why)
+{
+	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
+	int findings = 0;
+	struct shf_foreign_findings to = { .found = count_finding, .arg = &findings };
+	const struct shf_foreign_tensor *t;
+	struct shf_foreign *f = NULL;
+	struct sheaf_error err = { .msg = "" };
+	uint8_t values[480];
+	size_t n;
+
+	CHECK_RC(shf_foreign_open(&f, sys, DIR_FC, &err), 0, &err);
+	t = shf_foreign_tensors(f, &n);
+	CHECK_INT(n, 1);
+	CHECK_INT(t->bytes, sizeof(values));
+	CHECK_RC(shf_foreign_gather(f, t, values, sizeof(values), 0, &err), SHEAF_EFORMAT, &err);
+	if (!strstr(err.msg, why) || strncmp(err.msg, DIR_FC "/", strlen(DIR_FC "/")))
+		fail_msg("want '%s', got: %s", why, err.msg);
+	CHECK_RC(f->format->verify(f, &to, &err), 0, &err);
+	CHECK(findings > 0 && to.unproved);
+	shf_foreign_free(f);
+	CHECK_INT(simdisk_open_n(sys), 0);
+	simdisk_free(disk);
+}
+
+TEST(files_that_are_not_as_the_metadata_say_are_refused_when_they_are_read)
+{
+	static const struct { enum flex_flaw flaw; const char *why; } flaws[] = {
+		{ FLEX_OTHER_SHAPE, "has another shape in its file than the metadata say" },
+		{ FLEX_NO_KEY, "is not in this file, in which the metadata say it is" },
+		{ FLEX_OTHER_TYPE, "1_0.distcp: tensor a.w: has another type in its file" },
+		{ FLEX_TWICE, "has two arrays in this file" },
+		{ FLEX_ONE_FILE, "has two parts in this file, and one array for both" },
+	};
+
+	for (size_t i = 0; i < sizeof(flaws) / sizeof(flaws[0]); i++) {
+		struct simdisk *disk = disk_new();
+
+		put_folder(disk, DIR_FC, "a.w", "a.w", boxes, 3, flaws[i].flaw);
+		unreadable(disk, flaws[i].why);
+	}
+}
+
+/* Metadata that do not say a type that is known leave it to the arrays. */
+TEST(a_type_that_the_metadata_do_not_say_is_that_of_the_arrays)
+{
+	for (int flaw = FLEX_SOUND; flaw <= FLEX_OTHER_TYPE; flaw += FLEX_OTHER_TYPE) {
+		struct simdisk *disk = disk_new();
+		struct torch_bytes b = { 0 };
+
+		put_folder(disk, DIR_FC, "a.w", "a.w", boxes, 3, (enum flex_flaw)flaw);
+		put_metadata(&b, "a.w", "VarType.FP32", boxes, 3, FLEX_SOUND);
+		CHECK_INT(simdisk_put(disk, DIR_FC "/0.metadata", b.p, b.n), 0);
+		free(b.p);
+		if (flaw == FLEX_SOUND)
+			loads(disk, false);
+		else
+			unreadable(disk, "1_0.distcp: tensor a.w: has another type in its file");
+	}
+}
+
 TEST(a_file_or_metadata_that_are_cut_anywhere_are_refused)
 {
 	static const char *const names[] = { DIR_FC "/0.metadata", DIR_FC "/1_0.distcp" };
@@ -322,7 +392,10 @@ TEST(a_file_or_metadata_that_are_cut_anywhere_are_refused)
 			disk = disk_new();
 			put_folder(disk, DIR_FC, "a.w", "a.w", boxes, 3, FLEX_SOUND);
 			CHECK_INT(simdisk_put(disk, names[k], bytes, cut), 0);
-			foreign_refused(disk, DIR_FC, names[k]);
+			if (k)
+				unreadable(disk, names[k]);
+			else
+				foreign_refused(disk, DIR_FC, names[k]);
 		}
 		free(bytes);
 	}
@@ -372,6 +445,6 @@ TEST(each_allocation_may_fail)
 
 	put_folder(disk, DIR_FC "/model_state", "a.w", "a.w", boxes, 3, FLEX_TURNED);
 	put_folder(disk, DIR_FC "/master_weight", "a.w.w_0", "w", mixed, 4, FLEX_SAME);
-	foreign_survives(disk, DIR_FC, 1, 2);   /* records are not used again; one a pickle */
+	foreign_survives(disk, DIR_FC, 1, 9);   /* records are not used again; one a pickle */
 	simdisk_free(disk);
 }
