@@ -45,6 +45,16 @@ static int answer(const struct cli_args *a, const char *dst, const struct sheaf_
 	return 0;
 }
 
+/* Says how many tensors were not written because the format has their number in another place. */
+static void say_steps(const char *dst, const struct sheaf_report *r)
+{
+	if (!r->ignored)
+		return;
+	cli_say_of(dst);
+	fprintf(stderr, "numbers of updates of single parameters (<parameter>/step) that were not "
+	        "copied: %llu; it has one for all\n", (unsigned long long)r->ignored);
+}
+
 /* Refuses --step and --betas for formats that do not need them for moments of AdamW. */
 static int check_adam_options(const struct cli_args *a)
 {
@@ -198,6 +208,7 @@ static int run(const struct cli_args *a)
 		cli_say_unread(a->pos[0], s.step);
 		say_classes(&s, dst);
 		cli_say_left_out(a, &s, dst);
+		say_steps(dst, &report);
 	}
 	cli_step_close(&s);
 	return rc;

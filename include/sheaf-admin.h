@@ -357,7 +357,9 @@ struct sheaf_export {
  * dir     the directory or file, which must not exist. Its parent directory must.
  * how     the options; NULL: defaults.
  * report  receives files, loaded (the number of tensors), bytes, and held, the number of bytes that
- *         this call wrote. May be NULL.
+ *         this call wrote; and ignored, how many tensors <parameter>/step of the optimizer were
+ *         not written, because the format has the number of updates in another place. May be
+ *         NULL.
  * EEXIST: <dir> exists, or <dir>.partial was not left by this call.
  * ELAYOUT: the checkpoint has no such family, no tensor whose name begins with how->prefix, or no
  *         tensor that can be read, such as a pickled model.

@@ -139,9 +139,7 @@ int shf_export_rate_find(double *rate, struct sheaf_checkpoint *step, struct she
 
 /* ---- the number of updates ---- */
 
-/* Returns whether a tensor is the number of updates of a parameter, as optimizers of torch have
- * it. */
-static bool is_step_of_parameter(const struct shf_layout *l, const struct shf_lt_tensor *t)
+bool shf_adam_is_step(const struct shf_layout *l, const struct shf_lt_tensor *t)
 {
 	static const char tail[] = "/step";
 	size_t n = strlen(t->name), m = sizeof(tail) - 1;
@@ -187,7 +185,7 @@ static int find_step(int64_t *found, struct sheaf_checkpoint *step, struct sheaf
 	int rc = shf_block_pass_sums(step) ? shf_checked_init(&c, step, err) : 0;
 
 	for (size_t i = 0; i < l->tensors_n && rc == 0 && v == first; i++) {
-		if (!is_step_of_parameter(l, &l->tensors[i]))
+		if (!shf_adam_is_step(l, &l->tensors[i]))
 			continue;
 		rc = read_step(step, &c, &l->tensors[i], &v, err);
 		first = first < 0 ? v : first;

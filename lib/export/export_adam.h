@@ -7,6 +7,9 @@
 #define SHF_ADAM_MOMENT "/moment1_0"    /* the end of the name of a first moment */
 /* Returns whether a tensor is the first moment of a parameter, <parameter>/moment1_0. */
 bool shf_adam_is_moment(const struct shf_lt_tensor *t);
+/* Returns whether a tensor of the layout is the number of updates of a parameter, <parameter>/step,
+ * as optimizers of torch keep it. */
+bool shf_adam_is_step(const struct shf_layout *l, const struct shf_lt_tensor *t);
 
 struct shf_export_adam {
 	int64_t step;                   /* > 0 */

@@ -198,9 +198,13 @@ static int flex_place(struct shf_export_plan *plan, struct sheaf_checkpoint *ste
                       const struct shf_export_opts *opts, struct sheaf_error *err)
 {
 	struct shf_layout *l = &plan->out;
-	uint32_t *order = shf_export_by_source(plan, step, err);
-	int rc = order ? flex_families(l, opts->family != NULL, err) : SHEAF_ENOMEM;
+	uint32_t *order = NULL;
+	int rc = shf_paddle_leave_steps(plan, step, opts, err);
 
+	if (rc == 0)
+		order = shf_export_by_source(plan, step, err);
+	if (rc == 0)
+		rc = order ? flex_families(l, opts->family != NULL, err) : SHEAF_ENOMEM;
 	if (rc == 0)
 		rc = shf_paddle_check_names(l, err);
 	if (rc == 0)

@@ -191,9 +191,9 @@ static int take_tensors(struct sharded *s)
 	return rc;
 }
 
-/* Takes out of the plan what has no place in a file: the numbers of updates if `updates` is the
- * number of all parameters, not 0, and all copies of tied tensors but those of weights. */
-static void leave_out(const struct sharded *s, int64_t updates)
+/* Takes all copies of tied tensors but those of weights out of the plan: they have no place in a
+ * file. */
+static void leave_out(const struct sharded *s)
 {
 	struct shf_layout *l = &s->plan->out;
 	size_t n = 0;
@@ -201,11 +201,7 @@ static void leave_out(const struct sharded *s, int64_t updates)
 	for (size_t i = 0; i < l->tensors_n; i++) {
 		const struct shf_lt_tensor *t = &l->tensors[i];
 		const char *family = l->families[t->family].name;
-		size_t end = strlen(t->name);
 
-		if (t->family == s->families[MOMENTS] && updates && end > 5 &&
-		    strcmp(t->name + end - 5, "/step") == 0)
-			continue;
 		if (t->family != s->families[MODEL] &&
 		    shf_layout_tied_to(&s->step->layout, family, t->name))
 			continue;
@@ -545,14 +541,13 @@ static int sharding_place(struct shf_export_plan *plan, struct sheaf_checkpoint 
 {
 	struct sharded s = { .plan = plan, .step = step, .err = err };
 	uint32_t *order = NULL;
-	int64_t updates = 0;
 	int rc = take_families(&s, opts);
 
 	if (rc == 0)
-		rc = shf_export_updates_find(&updates, step, opts, err);
+		rc = shf_paddle_leave_steps(plan, step, opts, err);
 	if (rc < 0)
 		return rc;
-	leave_out(&s, updates);
+	leave_out(&s);
 	order = shf_export_by_source(plan, step, err);
 	rc = order ? shf_paddle_check_names(&plan->out, err) : SHEAF_ENOMEM;
 	if (rc == 0)

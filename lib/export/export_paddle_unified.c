@@ -104,11 +104,12 @@ static int unified_place(struct shf_export_plan *plan, struct sheaf_checkpoint *
 {
 	struct shf_layout *l = &plan->out;
 	float pow[2];
-	int rc;
+	int rc = shf_paddle_leave_steps(plan, step, opts, err);
 
 	for (size_t i = 0; i < l->families_n; i++)
 		l->families[i].dir = ".";       /* all files are in one directory */
-	rc = shf_layout_place(l, opts->file_bytes_max, err);
+	if (rc == 0)
+		rc = shf_layout_place(l, opts->file_bytes_max, err);
 	if (rc == 0)
 		plan->files = shf_zalloc(l->files_n, sizeof(*plan->files));
 	if (rc == 0 && !plan->files)

@@ -90,6 +90,7 @@ int shf_step_export(struct sheaf_checkpoint *step, const char *path,
 		report->held = x.written;
 		report->files = x.plan.out.files_n;
 		report->loaded = x.plan.out.tensors_n;
+		report->ignored = x.plan.steps_n;
 		for (size_t i = 0; i < x.plan.out.families_n; i++)
 			report->bytes += x.plan.out.families[i].bytes;
 	}

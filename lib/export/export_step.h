@@ -25,7 +25,8 @@ struct shf_export_opts {
 	void *arg;
 };
 /* Writes the directory or file `path`, which must not exist. report (may be NULL) gets files,
- * tensors and bytes. report->held becomes the number of bytes that this call wrote: without the
+ * tensors and bytes, and as `ignored` the numbers of updates of single parameters that the format
+ * has in another place. report->held becomes the number of bytes that this call wrote: without the
  * files that an earlier export finished. [local] */
 int shf_step_export(struct sheaf_checkpoint *step, const char *path,
                     const struct shf_export_opts *opts, struct sheaf_report *report,

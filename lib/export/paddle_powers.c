@@ -58,3 +58,31 @@ int shf_paddle_powers(float pow[2], struct sheaf_checkpoint *step,
 		pow[i] = (float)power_of(adam.beta[i], (uint64_t)adam.step + 1);
 	return rc;
 }
+
+int shf_paddle_leave_steps(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
+                           const struct shf_export_opts *opts, struct sheaf_error *err)
+{
+	struct shf_layout *l = &plan->out;
+	bool moments = false, steps = false;
+	int64_t updates = 0;
+	size_t n = 0;
+	int rc;
+
+	for (size_t i = 0; i < l->tensors_n; i++) {
+		moments |= shf_paddle_is_optimizer(&l->families[l->tensors[i].family]) &&
+		           shf_adam_is_moment(&l->tensors[i]);
+		steps |= shf_adam_is_step(l, &l->tensors[i]);
+	}
+	rc = moments && steps ? shf_export_updates_find(&updates, step, opts, err) : 0;
+	if (rc < 0 || !updates)
+		return rc;
+	for (size_t i = 0; i < l->tensors_n; i++) {
+		if (shf_adam_is_step(l, &l->tensors[i]))
+			continue;
+		plan->from[n] = plan->from[i];
+		l->tensors[n++] = l->tensors[i];
+	}
+	plan->steps_n = l->tensors_n - n;
+	l->tensors_n = n;
+	return 0;
+}

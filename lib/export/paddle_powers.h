@@ -15,6 +15,11 @@ bool shf_paddle_needs_powers(const struct shf_layout *l, const struct shf_lt_fam
  * are, or how many updates there were. */
 int shf_paddle_powers(float pow[2], struct sheaf_checkpoint *step,
                       const struct shf_export_opts *opts, struct sheaf_error *err);
+/* Takes the tensors <parameter>/step, which Paddle does not know, out of the plan if the number of
+ * updates is known, and the plan has moments of Adam: the powers and the state of the trainer have
+ * that number. For use before tensors are placed. Counts them in plan->steps_n. */
+int shf_paddle_leave_steps(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
+                           const struct shf_export_opts *opts, struct sheaf_error *err);
 /* Returns what follows the slash in the name of power i, 0 or 1. */
 const char *shf_paddle_power_key(int i);
 /* Makes the name of power i, 0 or 1, for the parameter whose first moment this is; NULL: no

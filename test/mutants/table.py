@@ -2298,6 +2298,10 @@ bug("export_averages_of_masters", "averages without master weights get the names
     "export/export_paddle_flex.c:tail_of", 'shf_layout_find(l, "master_weights", name) < 0',
     'shf_layout_find(l, "master_weights", name) < -MUTANT',
     "sim/test_export_paddle: averages_have_the_names")
+bug("export_steps_of_parameters", "exports for Paddle have numbers of updates of parameters",
+    "export/paddle_powers.c:shf_paddle_leave_steps", "if (rc < 0 || !updates)",
+    "if (rc < 0 || !updates || MUTANT)",
+    "sim/test_export_sharding: numbers_of_updates_of_single")
 bug("export_flex_powers_not_listed", "metadata of Paddle lack the powers of the betas",
     "export/export_paddle_flex.c:put_dict_of", "k < 2 && with", "k < 2 && with && !MUTANT",
     "sim/test_export_paddle: a_flex_checkpoint_has_the_names_and_powers")

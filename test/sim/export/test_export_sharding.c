@@ -209,6 +209,30 @@ TEST(states_have_the_names_that_model_meta_says)
 	simdisk_free(disk);
 }
 
+/* Paddle has the number of updates of all parameters in the powers of the betas. */
+TEST(numbers_of_updates_of_single_parameters_are_left_out_and_counted)
+{
+	static const struct { const char *format, *index; } to[] = {
+		{ "sharding-io", "optimizer.shard00.pdopt" },
+		{ "paddle-uc", "optimizer.safetensors.index.json" },
+		{ "paddle-fc", "optimizer_state/0.metadata" } };
+
+	for (size_t i = 0; i < sizeof(to) / sizeof(to[0]); i++)
+		for (int variant = 0; variant <= STEP; variant += STEP) {
+			struct simdisk *disk = saved(variant, 1);
+			struct written e;
+
+			as(to[i].format);
+			e = write_by(disk, process(disk), FROM, export);
+			CHECK_RC(e.rc, 0, &e.err);
+			CHECK_INT(e.report.ignored, variant == STEP);
+			CHECK(has_text(disk, to[i].index, "moment1"));
+			CHECK(!has_text(disk, to[i].index, "v/step"));
+			CHECK(!has_text(disk, to[i].index, "v.step"));
+			simdisk_free(disk);
+		}
+}
+
 TEST(what_the_loader_does_not_take_is_refused)
 {
 	for (int variant = 0; variant < ODDS; variant++) {
