@@ -476,6 +476,14 @@ TORCH += [shared(), shared(cut=()), shared(cut=(SS,)), shared((2, 3), cut=({"typ
           shared(cut=({"type": "Shard", "dim": 2},)), shared(ranks=(0, 7)),
           shared((1, 3), mesh=(1, 2), cut=(SS, {"type": "Shard", "dim": 0}))]
 
+# The decoders alone, from the seeds of whole checkpoints.
+PICKLE = [bytes([i % 4]) + p for i, p in enumerate(
+    p for p in PICKLES + MANY + [s[1:] for s in TORCH if s[0] in (3, 5)] + [
+        s[1:] for s in PADDLE if s[1:2] == b"\x80"] if len(p) < 600)]
+ZIP = [s[1:] for s in TORCH if s[0] == 0] + [s[1:] for s in ARRAYS if s[0] == 1]
+ZARR = [bytes([s[0] - 7]) + s[1:] for s in ARRAYS if s[0] in (7, 8)]
+OCDBT = [bytes([s[0] - 3]) + s[1:] for s in ARRAYS if s[0] in (3, 4, 5)]
+
 
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
@@ -483,7 +491,9 @@ def main():
     for target, inputs in (("json", JSON), ("safetensors", SAFETENSORS), ("index", INDEX),
                            ("manifest", MANIFEST), ("sums", SUMS), ("dir", DIR),
                            ("text", TEXT), ("state", STATE), ("card", CARD),
-                           ("have", HAVE), ("torch", TORCH), ("arrays", ARRAYS), ("paddle", PADDLE),
+                           ("have", HAVE), ("pickle", PICKLE), ("zip", ZIP),
+                           ("zarr", ZARR), ("ocdbt", OCDBT), ("torch", TORCH),
+                           ("arrays", ARRAYS), ("paddle", PADDLE),
                            ("deepspeed", DEEPSPEED), ("map", MAP), ("tokenizer", TOKENIZER)):
         folder = os.path.join(root, target)
         os.makedirs(folder, exist_ok=True)
