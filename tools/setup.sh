@@ -68,7 +68,7 @@ packages_build='gcc libc6-dev meson ninja-build pkg-config python3 python3-venv 
 	libjansson-dev libyaml-dev liburing-dev zlib1g-dev libzstd-dev libblosc-dev
 	libopenmpi-dev openmpi-bin libcmocka-dev'
 packages_demo='fio procps bible-kjv'
-packages_check='g++ bindgen cmake iproute2 util-linux clang libclang-rt-14-dev binutils mandoc
+packages_check='g++ mold bindgen cmake iproute2 util-linux clang libclang-rt-14-dev binutils mandoc
 	liblz4-dev libsnappy-dev strace gdb e2fsprogs xfsprogs btrfs-progs libfuse3-dev fuse3'
 
 # Python parts go to build/venv in named sets; a set is installed once per version of the pins.
