@@ -2629,6 +2629,9 @@ bug("memory_is_disk", "a step that was resumed from memory counts as if it were 
     "j->progress.on_disk || MUTANT ? j->progress.step : 0", SAVES + "after_a_rank_was_lost")
 bug("memory_without_gate", "a gate does not wait for a save to memory", "run/bindsave.c:wait_gate",
     "to < TR_PLACES", "to < TR_PLACES - MUTANT", WHOLE + "a_save_has_no_byte")
+bug("lost_again_unsaid", "an agent that is lost a second time is not reported",
+    "run/trainsave.c:advance", "j->memory_lost = 0;", "j->memory_lost = MUTANT;",
+    SAVES + "an_agent_that_is_lost_again")
 RESUME = "train/test_train_resume: "
 bug("resume_other_seq", "a resume with another seq goes on at the same number of samples",
     "run/trainstart.c:find_checkpoint", "j->o->seq != before.seq",

@@ -345,6 +345,45 @@ TEST(without_an_agent_training_goes_on_and_says_so_once)
 	rmtree("whole");
 }
 
+/* The clock runs so many seconds ahead: the library looks for an agent once a second. */
+static _Atomic int clock_ahead_s;
+
+T_REPLACES int clock_gettime(clockid_t id, struct timespec *t)
+{
+	int rc = (int)syscall(SYS_clock_gettime, id, t);
+
+	t->tv_sec += clock_ahead_s;
+	return rc;
+}
+
+/* An agent comes after step 4, and goes when two steps have been saved to it. */
+static struct agent comes_and_goes;
+static int saved_to_it;
+
+static void start_and_stop(const char *line)
+{
+	if (strstr(line, "\"event\":\"step\",\"step\":4,")) {
+		start_agent(&comes_and_goes, "whole/run");
+		clock_ahead_s = 2;
+	}
+	if (strstr(line, "\"to\":\"memory\"") && ++saved_to_it == 2)
+		stop_agent(&comes_and_goes);
+}
+
+TEST(an_agent_that_is_lost_again_is_reported_again)
+{
+	struct rank rank[RANKS_MAX];
+
+	prepare();
+	begin_to_listen(start_and_stop);
+	CHECK_RC(train_with(2, "whole/run", "12", "save-memory-every: 1", "save-memory-every: 1", 0,
+			    rank), 0, &rank[0].err);
+	rank_0_tells = clock_ahead_s = 0;
+	CHECK_INT(saved_to_it, 2);
+	CHECK_INT(count("\"event\":\"error\",\"code\":\"EAGAIN\""), 2);
+	rmtree("whole");
+}
+
 /* ---- all of them together ---- */
 
 /* Sets the options and the signal of a mix. Returns whether it saves to memory. */
