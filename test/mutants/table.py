@@ -2632,6 +2632,12 @@ bug("memory_without_gate", "a gate does not wait for a save to memory", "run/bin
 bug("lost_again_unsaid", "an agent that is lost a second time is not reported",
     "run/trainsave.c:advance", "j->memory_lost = 0;", "j->memory_lost = MUTANT;",
     SAVES + "an_agent_that_is_lost_again")
+bug("first_of_block_unchecked", "a document of a block may begin before those of the last one",
+    "data/tokenfile.c:tr_tokenfile_check_documents", "at += CHECKED_AT_ONCE - 1",
+    "at += CHECKED_AT_ONCE - !MUTANT", DATA + "documents_that_are_not_in_order_are_found")
+skipped("eval_data_unread", "what is wrong with eval-data is found at the first evaluation",
+        "run/trainstart.c:make_eval", "tr_lm_check(j->eval, err)",
+        EVALS + "data_of_evaluations_are_checked")
 RESUME = "train/test_train_resume: "
 bug("resume_other_seq", "a resume with another seq goes on at the same number of samples",
     "run/trainstart.c:find_checkpoint", "j->o->seq != before.seq",

@@ -188,6 +188,8 @@ def prepare(w):
         f.write("[1]")
     tensors_file(w.path("short"), {"tokens": ("U16", [5000], bytes(10000)), "documents": (
         "I64", [2], struct.pack("<2q", 0, 4999))})
+    tensors_file(w.path("disorder"), {"tokens": ("U16", [5000], bytes(10000)), "documents": (
+        "I64", [5], struct.pack("<5q", 0, 400, 200, 600, 5000))})
     with open(w.path("text"), "w", encoding="ascii") as f:
         f.write("no tokens, but text\n" * 500)
     done = w.run({"run": "AT/good", "steps": 2, "save-every": 1})
@@ -243,6 +245,12 @@ BROKEN = (
      "and the smallest sample needs 2"),
     ("tokens that the model does not have", {"data": "AT/large-ids"}, 1, 2,
      "AT/large-ids: token 4723 is 523, and the model has a vocab_size of 523",
+     "and the model has a vocab_size of"),
+    ("documents that are not in order", {"data": "AT/disorder", "document-attention": "true"}, 1, 1,
+     "AT/disorder: documents[2] is 200, which is not in order from 0 to 5000",
+     "which is not in order from 0"),
+    ("data of evaluations with tokens that the model does not have", {"eval-data": "AT/large-ids"},
+     1, 2, "AT/large-ids: token 523 is 523, and the model has a vocab_size of 523",
      "and the model has a vocab_size of"),
     ("data of evaluations that does not exist", {"eval-data": "AT/none"}, 1, 2,
      "AT/none: No such file", "No such file or directory"),
@@ -438,7 +446,7 @@ def masked(w):
     w.claims.check(done.returncode == 0 and message(done).startswith(
         "step 1: no token of its samples counts as a target"),
         "steps without a target are trained, and a message says so once", done.stderr)
-    done = w.run({"run": "AT/mask-0-eval", "eval-data": "AT/mask-0", "steps": 1})
+    done = w.run({"run": "AT/mask-0-eval", "eval-data": "AT/mask-0", "steps": 1}, "--json")
     w.claims.check(done.returncode == 2 and "AT/mask-0: no token counts as a target".replace(
         "AT", w.at) in message(done), "data without a target has no loss", done.stderr)
 

@@ -101,17 +101,13 @@ TEST(what_is_no_token_file_is_refused_by_what_is_wrong)
 	CHECK_INT(tr_tokenfile_open(&f, "train-x", &err), TR_ENOENT);
 }
 
-/* A token file of 1000 tokens, with documents of 0 to 6 tokens. */
-static int write_documents(int64_t *begin)
+/* Writes a token file of 1000 tokens with these n documents, of which begin[n] is the end. */
+static void write_tokens(const int64_t *begin, int n)
 {
-	char header[300], bytes[8 * 1001], tokens[2000] = { 0 };
-	int n = 0, length;
+	static char bytes[8 * 10001];
+	char header[300], tokens[2000] = { 0 };
 	FILE *f = fopen("train-d", "wb");
-
-	for (int64_t at = 0; at < 1000; at += n * 5 % 7)
-		begin[n++] = at;
-	begin[n] = 1000;
-	length = snprintf(header, sizeof(header), "{\"documents\":{\"dtype\":\"I64\","
+	int length = snprintf(header, sizeof(header), "{\"documents\":{\"dtype\":\"I64\","
 			  "\"shape\":[%d],\"data_offsets\":[0,%d]},\"tokens\":{\"dtype\":"
 			  "\"U16\",\"shape\":[1000],\"data_offsets\":[%d,%d]}}", n + 1,
 			  8 * (n + 1), 8 * (n + 1), 8 * (n + 1) + 2000);
@@ -122,6 +118,17 @@ static int write_documents(int64_t *begin)
 	CHECK(fwrite("\0\0\0\0\0", 1, 6, f) == 6 && fputs(header, f) >= 0);
 	CHECK(fwrite(bytes, 8, (size_t)n + 1, f) == (size_t)n + 1);
 	CHECK(fwrite(tokens, 1, sizeof(tokens), f) == sizeof(tokens) && fclose(f) == 0);
+}
+
+/* The same with documents of 0 to 6 tokens. Returns their number. */
+static int write_documents(int64_t *begin)
+{
+	int n = 0;
+
+	for (int64_t at = 0; at < 1000; at += n * 5 % 7)
+		begin[n++] = at;
+	begin[n] = 1000;
+	write_tokens(begin, n);
 	return n;
 }
 
@@ -177,6 +184,40 @@ TEST(documents_that_are_not_in_order_are_refused_where_they_are_read)
 			   "\"data_offsets\":[0,16]},\"documents\":{\"dtype\":\"I64\","
 			   "\"shape\":[2],\"data_offsets\":[0,8]}}", 32, &err), TR_EFORMAT, &err);
 	CHECK(strstr(err.msg, "documents must be I64") != NULL);
+	unlink("train-d");
+}
+
+/* The table is read in blocks, and the first entry of one may be less than the last of another. */
+TEST(documents_that_are_not_in_order_are_found_wherever_they_are)
+{
+	enum { DOCUMENTS = 10000 };
+	static const int bad[] = { 1, 2, 63, 64, 65, 4094, 4095, 4096, 8189, 8190, 8191, 9998,
+				   9999 };
+	static int64_t begin[DOCUMENTS + 1];
+	struct tr_tokenfile f;
+	struct tr_error err;
+	char words[60];
+
+	for (int i = 0; i <= DOCUMENTS; i++)
+		begin[i] = i / 10;
+	write_tokens(begin, DOCUMENTS);
+	CHECK_RC(tr_tokenfile_open(&f, "train-d", &err), 0, &err);
+	CHECK_RC(tr_tokenfile_check_documents(&f, &err), 0, &err);
+	tr_tokenfile_close(&f);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		int64_t good = begin[bad[i] - 1], after = begin[bad[i]];
+
+		begin[bad[i] - 1] = after + 1;
+		write_tokens(begin, DOCUMENTS);
+		CHECK_RC(tr_tokenfile_open(&f, "train-d", &err), bad[i] == 1 ? TR_EFORMAT : 0,
+			 &err);
+		if (bad[i] > 1)
+			CHECK_INT(tr_tokenfile_check_documents(&f, &err), TR_EFORMAT);
+		tr_tokenfile_close(&f);
+		snprintf(words, sizeof(words), "documents[%d] is ", bad[i] - (bad[i] == 1));
+		CHECK(strstr(err.msg, words) != NULL);
+		begin[bad[i] - 1] = good;
+	}
 	unlink("train-d");
 }
 

@@ -137,10 +137,10 @@ TEST(a_rank_without_samples_of_an_evaluation_sends_its_weights_to_the_others)
 	rmtree("whole");
 }
 
-/* Overwrites the last token of the data of evaluations with one that the model does not have. */
-static void damage_eval_data(void)
+/* Overwrites the last token of the data of evaluations. */
+static void put_last_token(int token)
 {
-	static const unsigned char high[2] = { 0xff, 0x7f };
+	const unsigned char bytes_of[2] = { (unsigned char)token, (unsigned char)(token >> 8) };
 	int fd = open("whole/eval", O_RDWR);
 	char header[4096], *at;
 	uint64_t bytes, from, to;
@@ -151,8 +151,16 @@ static void damage_eval_data(void)
 	at = strstr(header, "\"tokens\"");
 	CHECK(at && (at = strstr(at, "\"data_offsets\"")) && (at = strchr(at, '[')));
 	CHECK_INT(sscanf(at, "[%" SCNu64 ",%" SCNu64, &from, &to), 2);
-	CHECK_INT(pwrite(fd, high, 2, (off_t)(8 + bytes + to - 2)), 2);
+	CHECK_INT(pwrite(fd, bytes_of, 2, (off_t)(8 + bytes + to - 2)), 2);
 	close(fd);
+}
+
+/* When the training has checked the data of evaluations, they get a token that the model does not
+ * have. */
+static void damage_after_start(const char *line)
+{
+	if (strstr(line, "\"event\":\"start\""))
+		put_last_token(0x7fff);
 }
 
 /* Returns whether a checkpoint has the note eval.loss. */
@@ -182,17 +190,39 @@ TEST(the_step_of_an_evaluation_that_fails_is_saved)
 	prepare_with_eval();
 	train_on(1, "whole/plain", "3", "save-every: 3");
 	train_on(1, "whole/plain", "4", "");
-	damage_eval_data();
 	for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++) {
 		char flags[200], plain[60], run[60];
 
 		snprintf(flags, sizeof(flags), "{eval-data: whole/eval, %s}", some[i].flags);
+		put_last_token(256);
+		begin_to_listen(damage_after_start);
 		train_fails(some[i].ranks, "whole/run", flags, TR_EINVAL, "whole/eval");
+		rank_0_tells = 0;
+		CHECK(count("\"event\":\"step\"") >= 3);
 		snprintf(plain, sizeof(plain), "whole/plain/checkpoint-%s", some[i].step);
 		snprintf(run, sizeof(run), "whole/run/checkpoint-%s", some[i].step);
 		same_tensors(plain, run);
 		CHECK(!has_loss(run));
 		rmtree("whole/run");
+	}
+	rmtree("whole");
+}
+
+/* Also where another rank reads them than rank 0. */
+TEST(data_of_evaluations_are_checked_before_the_first_step)
+{
+	static const char *const flags[] = { "eval-data: whole/eval",
+		"{eval-data: whole/eval, mesh: {pp: 2}}" };
+	struct rank rank[RANKS_MAX];
+
+	prepare_with_eval();
+	put_last_token(0x7fff);
+	for (int i = 0; i < 2; i++) {
+		CHECK_INT(listen_to(2, "whole/run", "4", flags[i], rank), TR_EINVAL);
+		CHECK(strstr(rank[0].err.msg, "whole/eval: token ") &&
+		      strstr(rank[0].err.msg, " is 32767, and the model has a vocab_size of 257"));
+		CHECK_INT(count("\"event\":\"step\""), 0);
+		CHECK_INT(access("whole/run/checkpoint-4", F_OK), -1);
 	}
 	rmtree("whole");
 }

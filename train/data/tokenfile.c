@@ -12,7 +12,8 @@
 
 #include "itemhash.h"
 
-enum { HEADER_MAX = 1 << 20, HASHED = 1 << 20, TOKENS_AT_ONCE = 4096, DOCUMENTS_AT_ONCE = 64 };
+enum { HEADER_MAX = 1 << 20, HASHED = 1 << 20, TOKENS_AT_ONCE = 4096, DOCUMENTS_AT_ONCE = 64,
+       CHECKED_AT_ONCE = 4096 };
 
 static int read_all(const struct tr_tokenfile *f, void *to, size_t n, int64_t at,
 		    struct tr_error *err)
@@ -151,7 +152,7 @@ out:
 static int read_documents(const struct tr_tokenfile *f, int64_t first, int64_t n, int64_t *begin,
 			  struct tr_error *err)
 {
-	unsigned char bytes[8 * DOCUMENTS_AT_ONCE];
+	unsigned char bytes[8 * CHECKED_AT_ONCE];
 	int rc = read_all(f, bytes, (size_t)n * 8, f->documents_at + first * 8, err);
 
 	for (int64_t i = 0; rc == 0 && i < n; i++) {
@@ -168,8 +169,7 @@ static int read_documents(const struct tr_tokenfile *f, int64_t first, int64_t n
 	return rc;
 }
 
-/* Checks that the documents begin with the first token and end with the last. Those between are
- * checked when they are read. */
+/* Checks that the documents begin with the first token and end with the last. */
 static int check_documents(const struct tr_tokenfile *f, struct tr_error *err)
 {
 	int64_t begin;
@@ -264,6 +264,21 @@ int tr_tokenfile_mask(const struct tr_tokenfile *f, int64_t first, int64_t n, ui
 	return rc;
 }
 
+int tr_tokenfile_check_documents(const struct tr_tokenfile *f, struct tr_error *err)
+{
+	int64_t begin[CHECKED_AT_ONCE], all = f->documents + 1;
+	int rc = 0;
+
+	if (f->documents_at < 0)
+		return tr_fail(err, TR_EFORMAT, "%s: it has no tensor documents, which "
+			       "document-attention needs; make it with sheaf-train data", f->path);
+	/* The last one that was read is read again, so that the next one is compared with it. */
+	for (int64_t at = 0; rc == 0 && at < all; at += CHECKED_AT_ONCE - 1)
+		rc = read_documents(f, at, all - at < CHECKED_AT_ONCE ? all - at : CHECKED_AT_ONCE,
+				    begin, err);
+	return rc;
+}
+
 /* Sets *low to the first document that begins behind a token, or to the number of documents. */
 static int find_document(const struct tr_tokenfile *f, int64_t token, int64_t *low,
 			 struct tr_error *err)
@@ -290,9 +305,6 @@ int tr_tokenfile_documents(const struct tr_tokenfile *f, int64_t first, int64_t 
 	int rc;
 
 	*found = 0;
-	if (f->documents_at < 0)
-		return tr_fail(err, TR_EFORMAT, "%s: it has no tensor documents, which "
-			       "document-attention needs; make it with sheaf-train data", f->path);
 	rc = find_document(f, first, &at, err);
 	while (rc == 0 && at < f->documents) {
 		int64_t some = f->documents - at;

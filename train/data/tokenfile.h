@@ -28,10 +28,13 @@ int tr_tokenfile_read(const struct tr_tokenfile *f, int64_t first, int64_t n, in
  * item is neither 0 nor 1. */
 int tr_tokenfile_mask(const struct tr_tokenfile *f, int64_t first, int64_t n, uint8_t *mask,
 		      struct tr_error *err);
+/* Checks that the file has documents, and that all of them are in order. It reads 8 bytes for each
+ * of them. EFORMAT: they are not; the message has the number of the first one that is not. */
+int tr_tokenfile_check_documents(const struct tr_tokenfile *f, struct tr_error *err);
 /* Finds the documents that begin behind token `first` and before token first + n, or in between.
  * begin  receives the tokens with which they begin, in ascending order; it has room for n
  * Sets *found to their number. Documents without tokens are left out.
- * EFORMAT: the file has no documents, or they are not in order. */
+ * The file must have passed tr_tokenfile_check_documents. EFORMAT: it has changed since. */
 int tr_tokenfile_documents(const struct tr_tokenfile *f, int64_t first, int64_t n, int64_t *begin,
 			   int64_t *found, struct tr_error *err);
 /* Sets *hash to a hash of the size of the file, its header, and the last MiB of its tokens, of

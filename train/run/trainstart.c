@@ -200,7 +200,7 @@ static int make_task(struct tr_job *j, struct tr_error *err)
 	return rc;
 }
 
-/* Opens the data of evaluations, if there is any. */
+/* Opens the data of evaluations, if there is any, and reads it once. */
 static int make_eval(struct tr_job *j, struct tr_error *err)
 {
 	int64_t tokens;
@@ -208,6 +208,9 @@ static int make_eval(struct tr_job *j, struct tr_error *err)
 
 	if (j->o->eval_data)
 		rc = open_task(j, tr_setup_eval(&j->setup), &j->eval, err);
+	/* The first evaluation may come days later. */
+	if (rc == 0 && j->eval && !j->evaluates)
+		rc = tr_lm_check(j->eval, err);
 	j->last_eval = -1;
 	if (rc == 0 && j->eval)
 		tr_lm_identify(j->eval, &tokens, &j->eval_hash);
@@ -375,7 +378,7 @@ static int prepare_alone(struct tr_job *j, struct tr_error *err)
 	return j->yaml ? 0 : tr_fail(err, TR_ENOMEM, "no memory for the options");
 }
 
-/* Opens the data. All ranks that train on the same samples return the same code. */
+/* Opens the data. The caller has to agree with the other ranks on the result. */
 static int prepare_data(struct tr_job *j, struct tr_error *err)
 {
 	int rc = j->evaluates ? 0 : make_task(j, err);

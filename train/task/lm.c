@@ -107,6 +107,20 @@ void tr_lm_identify(const struct tr_lm *lm, int64_t *tokens, uint64_t *hash)
 	*hash = lm->feed.hash;
 }
 
+static int no_target(const struct tr_lm *lm, struct tr_error *err)
+{
+	return tr_fail(err, TR_EINVAL, "%s: no token counts as a target, so it has no loss; use "
+		       "data whose mask is not 0 everywhere", lm->o.data);
+}
+
+int tr_lm_check(struct tr_lm *lm, struct tr_error *err)
+{
+	uint64_t targets;
+	int rc = tr_rowfeed_check(&lm->feed, &targets, err);
+
+	return rc == 0 && !targets && tr_rowfeed_reads(&lm->feed) ? no_target(lm, err) : rc;
+}
+
 /* Lists the positions of the samples of this rank in a step, in the order of its leaves. */
 static int64_t list_positions(struct tr_lm *lm, const struct tr_trainer *t, int64_t consumed)
 {
@@ -351,8 +365,7 @@ int tr_lm_evaluate(struct tr_lm *lm, struct tr_trainer *t, const struct tr_lm_ha
 	if (rc)
 		return rc;
 	if (!targets)
-		return tr_fail(err, TR_EINVAL, "%s: no token counts as a target, so it has no "
-			       "loss; use data whose mask is not 0 everywhere", lm->o.data);
+		return no_target(lm, err);
 	*tokens = (int64_t)targets;
 	*loss /= (double)targets;
 	if (!isfinite(*loss))

@@ -34,6 +34,10 @@ void tr_lm_free(struct tr_lm *lm);
 int64_t tr_lm_samples(const struct tr_lm *lm);
 /* Identifies the data by the number of its tokens and tr_tokenfile_hash. */
 void tr_lm_identify(const struct tr_lm *lm, int64_t *tokens, uint64_t *hash);
+/* Checks data that is read again and again, as that of evaluations is, before the first time: that
+ * all of it can be read, has tokens of the model, and a target that is not masked. Only the ranks
+ * that read do so. [local] */
+int tr_lm_check(struct tr_lm *lm, struct tr_error *err);
 /* Returns the bytes of the rows and of the results of micro-batches that a task needs, and those
  * that it has allocated. */
 int64_t tr_lm_bytes(const struct tr_lm_opts *o);

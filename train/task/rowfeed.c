@@ -10,7 +10,7 @@
 
 enum { FIELDS_MAX = 8 };
 
-static int reads(const struct tr_rowfeed *f)
+int tr_rowfeed_reads(const struct tr_rowfeed *f)
 {
 	return f->o.ranks->rank == (f->o.source ? f->o.source[f->o.ranks->rank] : 0);
 }
@@ -49,12 +49,10 @@ static int64_t find_integer(const struct tr_nest *root, const char *name)
 
 static int open_file(struct tr_rowfeed *f, struct tr_error *err)
 {
-	int64_t first, found;
 	int rc = tr_tokenfile_open(&f->file, f->o.data, err);
 
-	/* A file without documents is refused before anything is trained. */
 	if (rc == 0 && f->o.documents)
-		rc = tr_tokenfile_documents(&f->file, 0, 1, &first, &found, err);
+		rc = tr_tokenfile_check_documents(&f->file, err);
 	if (rc == 0)
 		rc = tr_tokenfile_hash(&f->file, &f->hash, err);
 	if (rc < 0)
@@ -73,13 +71,13 @@ int tr_rowfeed_open(struct tr_rowfeed *f, const struct tr_rowfeed_opts *o, struc
 
 	*f = (struct tr_rowfeed){ .o = *o, .file = { .fd = -1 } };
 	rc = tr_batch_init(&f->batch, o->seqs_max, o->seq, o->documents, err);
-	if (rc == 0 && reads(f))
+	if (rc == 0 && tr_rowfeed_reads(f))
 		rc = open_file(f, err);
 	field[0] = integer("tokens", f->tokens);
 	field[1] = integer("samples", f->samples);
 	field[2] = integer("hash", (int64_t)f->hash);
 	rc = tr_nest_broadcast(o->ranks, o->source, rc, &tree, &none, err);
-	if (rc < 0 || reads(f))
+	if (rc < 0 || tr_rowfeed_reads(f))
 		return rc;
 	f->tokens = find_integer(tree.root, "tokens");
 	f->samples = find_integer(tree.root, "samples");
@@ -164,7 +162,7 @@ int tr_rowfeed_fill(struct tr_rowfeed *f, const int64_t *position, int64_t sampl
 	const struct tr_nest_memory m = { find_memory, b };
 	int n, rc = code;
 
-	if (rc == 0 && reads(f))
+	if (rc == 0 && tr_rowfeed_reads(f))
 		rc = read_rows(f, position, samples, err);
 	n = list_arrays(b, b->seqs, b->parts, b->n, field);
 	field[n] = integer("seqs", b->seqs);
@@ -174,7 +172,7 @@ int tr_rowfeed_fill(struct tr_rowfeed *f, const int64_t *position, int64_t sampl
 	rc = tr_nest_broadcast(f->o.ranks, f->o.source, rc, &tree, &m, err);
 	if (rc < 0)
 		return rc;
-	if (!reads(f)) {
+	if (!tr_rowfeed_reads(f)) {
 		b->seqs = find_integer(tree.root, "seqs");
 		b->parts = find_integer(tree.root, "parts");
 		b->n = b->begin[b->seqs];
@@ -185,6 +183,21 @@ int tr_rowfeed_fill(struct tr_rowfeed *f, const int64_t *position, int64_t sampl
 		.position = b->position, .part = f->o.documents ? b->part : NULL,
 		.parts = b->parts };
 	return 0;
+}
+
+int tr_rowfeed_check(struct tr_rowfeed *f, uint64_t *targets, struct tr_error *err)
+{
+	struct tr_batch *b = &f->batch;
+	int rc = 0;
+
+	*targets = 0;
+	for (int64_t i = 0; rc == 0 && tr_rowfeed_reads(f) && i < f->samples; i++) {
+		tr_batch_clear(b);
+		rc = tr_batch_add(b, &f->file, i, i, f->o.vocab, err);
+		for (int64_t j = 0; rc == 0 && j < b->n; j++)
+			*targets += b->weight[j] > 0;
+	}
+	return name_rank(f, rc, err);
 }
 
 int tr_rowfeed_count(struct tr_rowfeed *f, const int64_t *position, int64_t n, uint64_t *count,

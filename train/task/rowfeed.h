@@ -30,6 +30,12 @@ struct tr_rowfeed {
  * needs tr_rowfeed_close also after an error, which all ranks have alike. [collective] */
 int tr_rowfeed_open(struct tr_rowfeed *f, const struct tr_rowfeed_opts *o, struct tr_error *err);
 void tr_rowfeed_close(struct tr_rowfeed *f);
+/* Returns whether this rank reads the file. */
+int tr_rowfeed_reads(const struct tr_rowfeed *f);
+/* Reads all samples, to find what is wrong with them before anything is computed, and sets *targets
+ * to the number of targets that are not masked. Both only on ranks that read; the others return 0.
+ * A large file takes as long as it takes to read it. [local] */
+int tr_rowfeed_check(struct tr_rowfeed *f, uint64_t *targets, struct tr_error *err);
 /* Sets `rows` to n positions of the run. They have no gradient buffers, and are valid until the
  * next call.
  * code  0, or the error code of this rank if it cannot use the rows; then the call fails on all
