@@ -415,7 +415,17 @@ def printed(w):
     w.claims.check(done.returncode == 0 and "of eval-data" in done.stdout and
                    not os.path.exists(w.path("absent")),
                    "eval needs no run where resume names another checkpoint", done.stderr)
-    for resume, words in ("AT/absent@3", "no run directory here"), ("AT/good", "use RUN@STEP"):
+    done = w.call("eval", w.path("printed.yaml"), "--run", w.path("absent"), "--resume",
+                  w.path("handed@latest"), "--eval-data", w.path("data"))
+    w.claims.check(done.returncode == 0 and "step 10" in done.stdout,
+                   "RUN@latest is the newest checkpoint of a run", done.stdout, done.stderr)
+    done = w.run({"run": "AT/handed", "resume": "AT/handed@latest", "steps": 11}, "--json")
+    begins = [json.loads(x)["step"] for x in done.stdout.splitlines() if '"start"' in x]
+    w.claims.check(done.returncode == 0 and begins == [10], "also of run itself", begins,
+                   done.stderr)
+    for resume, words in (("AT/absent@3", "no run directory here"), ("AT/good", "use RUN@STEP"),
+                          ("AT/absent@newest", "RUN@latest nor a directory; use one of them"),
+                          ("AT/absent@latest", "no run directory here")):
         done = w.run({"run": "AT/handed", "resume": resume})
         w.claims.check(done.returncode in (1, 2) and words in message(done),
                        "resume %s is refused without words of the API" % resume, done.stderr)
@@ -448,7 +458,8 @@ def masked(w):
         "steps without a target are trained, and a message says so once", done.stderr)
     done = w.run({"run": "AT/mask-0-eval", "eval-data": "AT/mask-0", "steps": 1}, "--json")
     w.claims.check(done.returncode == 2 and "AT/mask-0: no token counts as a target".replace(
-        "AT", w.at) in message(done), "data without a target has no loss", done.stderr)
+        "AT", w.at) in message(done) and '"event":"step"' not in done.stdout,
+        "data without a target has no loss, which is found before the first step", done.stderr)
 
 
 def above(w):

@@ -32,32 +32,37 @@ static int is_own_run(const struct tr_store *s, const char *dir, int *own, struc
 	return rc;
 }
 
+enum { NO_STEP = -2 };
+
 /* The run or directory that `resume` names. */
 struct place {
 	char dir[4096];                 /* a run, or the directory of a checkpoint */
-	int64_t step;                   /* of the run; -1: it is the directory of a checkpoint */
+	/* Of the run; SHEAF_LATEST for its newest one; NO_STEP: it is the directory of a
+	 * checkpoint. */
+	int64_t step;
 };
 
-/* Reads digits up to the end of a text. Returns -1 if there is anything else. */
+/* Reads digits up to the end of a text. Returns NO_STEP if there is anything else. */
 static int64_t read_step(const char *digits)
 {
 	char *end;
 	long long n = strtoll(digits, &end, 10);
 
-	return *digits >= '0' && *digits <= '9' && !*end ? n : -1;
+	return *digits >= '0' && *digits <= '9' && !*end ? n : NO_STEP;
 }
 
-/* Returns the step of a directory whose name is that of a checkpoint of sheaf-train, or -1. */
+/* Returns the step of a directory whose name is that of a checkpoint of sheaf-train, or NO_STEP. */
 static int64_t step_of_name(const char *name)
 {
 	static const char prefix[] = "checkpoint-";
 	size_t n = sizeof(prefix) - 1;
 
-	return strncmp(name, prefix, n) == 0 ? read_step(name + n) : -1;
+	return strncmp(name, prefix, n) == 0 ? read_step(name + n) : NO_STEP;
 }
 
-/* Reads "RUN@STEP" or a directory. The directory of a checkpoint of this run is RUN@STEP, too. Any
- * other directory in the run is no checkpoint of it, for example a copy or an export. */
+/* Reads "RUN@STEP", "RUN@latest" or a directory. The directory of a checkpoint of this run is
+ * RUN@STEP, too. Any other directory in the run is no checkpoint of it, for example a copy or an
+ * export. */
 static int read_place(const struct tr_store *s, const char *resume, struct place *at, int *own,
 		      struct tr_error *err)
 {
@@ -71,18 +76,19 @@ static int read_place(const struct tr_store *s, const char *resume, struct place
 	if (n >= sizeof(at->dir))
 		return tr_fail(err, TR_EINVAL, "resume: the path has more than %zu bytes; use a "
 			       "shorter one", sizeof(at->dir) - 1);
-	at->step = sign && sign > resume ? read_step(sign + 1) : -1;
-	if (at->step >= 0)
+	at->step = !sign || sign == resume ? NO_STEP : strcmp(sign + 1, "latest") == 0 ?
+		SHEAF_LATEST : read_step(sign + 1);
+	if (at->step != NO_STEP)
 		n = (size_t)(sign - resume);
 	snprintf(at->dir, sizeof(at->dir), "%.*s", (int)n, resume);
-	if (at->step >= 0)
+	if (at->step != NO_STEP)
 		return is_own_run(s, at->dir, own, err);
 	base = strrchr(at->dir, '/');
 	snprintf(parent, sizeof(parent), "%.*s", base ? (int)(base - at->dir) : 1,
 		 base ? at->dir : ".");
 	rc = is_own_run(s, *parent ? parent : "/", own, err);
-	at->step = rc == 0 && *own ? step_of_name(base ? base + 1 : at->dir) : -1;
-	*own = at->step >= 0;
+	at->step = rc == 0 && *own ? step_of_name(base ? base + 1 : at->dir) : NO_STEP;
+	*own = at->step != NO_STEP;
 	if (*own)
 		memcpy(at->dir, parent, sizeof(at->dir));
 	return rc;
@@ -104,24 +110,29 @@ static int open_named(struct tr_store *s, const char *resume, int rewind, struct
 	if (rc < 0)
 		return rc;
 	s->elsewhere = !own;
-	if (at.step < 0) {
+	if (at.step == NO_STEP) {
 		snprintf(s->name, sizeof(s->name), "%s", at.dir);
 		opts.flags = 0;
 		rc = sheaf_checkpoint_open_path(&s->found, at.dir, s->group, &opts, &e);
 		if (rc == SHEAF_ENOENT)
 			return tr_fail(err, TR_ENOENT, "resume %s: it is neither auto, none, "
-				       "RUN@STEP nor a directory; use one of them", resume);
+				       "RUN@STEP, RUN@latest nor a directory; use one of them",
+				       resume);
 		return tr_store_pass(err, &e, rc);
 	}
-	snprintf(s->name, sizeof(s->name), "%s@%" PRId64, at.dir, at.step);
 	if (!own) {
 		rc = tr_store_pass(err, &e, sheaf_run_open(&s->other, at.dir, s->group, &opts, &e));
 		run = s->other;
 	}
+	if (rc == 0)
+		rc = tr_store_pass(err, &e, sheaf_checkpoint_open(&s->found, run, at.step, &e));
+	if (rc < 0)
+		return rc;
+	at.step = sheaf_checkpoint_number(s->found);
+	snprintf(s->name, sizeof(s->name), "%s@%" PRId64, at.dir, at.step);
 	if (rewind)
 		s->rewind_to = at.step;
-	return rc < 0 ? rc : tr_store_pass(err, &e, sheaf_checkpoint_open(&s->found, run, at.step,
-									  &e));
+	return 0;
 }
 
 /* Looks for the newest checkpoint whose list of tensors is whole, if that of the newest one is

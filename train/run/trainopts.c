@@ -119,7 +119,7 @@ static const struct option table[] = {
 	{ "keep-best", INTEGER, 0, AT(keep_best), 0, 1 << 20, "0", NULL,
 	  "with keep-last: so many with the smallest loss of eval-data are kept, too" },
 	{ "resume", TEXT, 0, AT(resume), 0, 0, "auto", NULL,
-	  "where to begin: auto (newest checkpoint of run), none, RUN@STEP or a directory" },
+	  "where to begin: auto (newest one of run), none, RUN@STEP, RUN@latest or a directory" },
 	{ "rewind", SWITCH, 0, AT(rewind), 0, 0, "false", NULL,
 	  "with resume RUN@STEP of run itself: set the newer checkpoints aside" },
 	{ "isa", TEXT, 0, AT(isa), 0, 0, "auto", NULL,
