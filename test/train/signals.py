@@ -26,13 +26,21 @@ data: %s
 STEPS = 25
 
 
-class Running:
-    """A job that is running. Its events are read one by one."""
+def of_a_terminal(how=signal.SIG_DFL):
+    """Signals of a terminal may be ignored where this program runs, and jobs would inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, how)
 
-    def __init__(self, w, ranks, run, *args):
+
+class Running:
+    """A job that is running. Its events are read one by one.
+    more: how it is started otherwise"""
+
+    def __init__(self, w, ranks, run, *args, **more):
         self.process = subprocess.Popen(
-            command(w.program, w.mpirun, ranks, w.config, "--run", w.at(run), *args), text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, stdin=subprocess.DEVNULL)
+            command(w.program, w.mpirun, ranks, w.config, "--run", w.at(run), *args),
+            **{"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": ROOT,
+               "stdin": subprocess.DEVNULL, "preexec_fn": of_a_terminal, **more})
         self.out = ""
 
     def until(self, text):
@@ -95,6 +103,8 @@ def stops(w, want):
     """A job that is stopped, and the next one, end with the steps of one that was not stopped."""
     for name, ranks, args, sig, rank in (
             ("process", 1, (), signal.SIGTERM, None),
+            ("terminal", 1, (), signal.SIGINT, None),
+            ("closed-terminal", 1, (), signal.SIGHUP, None),
             ("mpirun", 4, ("--mesh", "dp=2,tp=2"), signal.SIGUSR2, None),
             ("rank", 2, ("--mesh", "dp=2", "--zero", "1", "--overlap"), signal.SIGUSR2, 1)):
         job = Running(w, ranks, name, *args)
@@ -137,6 +147,27 @@ def too_late(w):
                    "stop-seconds are over before the last step was saved" in done.err and
                    time.monotonic() - before < 60,
                    "where a rank hangs, the others leave after stop-seconds, and say so", done.err)
+
+
+def interrupts(w, want):
+    """Ctrl-C twice, with a rank that is stopped; and SIGHUP under nohup."""
+    job = Running(w, 2, "twice", "--stop-seconds", "600")
+    job.until('"step":2,')
+    os.kill(job.rank(1), signal.SIGSTOP)
+    before = time.monotonic()
+    rank = job.rank(0)
+    os.kill(rank, signal.SIGINT)
+    time.sleep(1.5)
+    os.kill(rank, signal.SIGINT)
+    done = job.end()
+    w.claims.check(done.status == 2 and not done.of("end") and time.monotonic() - before < 60,
+                   "a second SIGINT ends a rank at once", done.status, done.err)
+    job = Running(w, 1, "nohup", preexec_fn=lambda: of_a_terminal(signal.SIG_IGN))
+    job.until('"step":2,')
+    job.send(signal.SIGHUP)
+    done = job.end()
+    w.claims.check(done.status == 0 and done.trace() == want, "SIGHUP stays ignored under nohup",
+                   done.err)
 
 
 def lost(w):
@@ -191,6 +222,7 @@ def main():
         saves(w, want)
         stops(w, want)
         too_late(w)
+        interrupts(w, want)
         lost(w)
         reader_leaves(w, want)
         return w.claims.end()

@@ -24,7 +24,7 @@
 #include "traintell.h"
 
 enum { EXIT_NO = 1, EXIT_TROUBLE = 2, JOBS_MAX = 256, TELL_MS_MAX = 60000,
-       FIRST_S = 2 };
+       FIRST_S = 2, AGAIN_NS = 1000000000 };
 
 struct command {
 	struct tr_opts opts;
@@ -66,7 +66,8 @@ static void help(FILE *to)
 	      "\n"
 	      "KEYs:\n", to);
 	tr_opts_help(to);
-	fputs("\nSIGUSR1 saves and goes on; SIGUSR2 and SIGTERM save and stop.\n"
+	fputs("\nSIGUSR1 saves and goes on; SIGUSR2, SIGTERM, SIGHUP and SIGINT save and stop,\n"
+	      "and a second SIGINT ends the program at once.\n"
 	      "Exit status: 0 finished, or saved and stopped; 1 the loss is not a number, or a\n"
 	      "checkpoint is damaged or has another layout or format; 2 another error.\n", to);
 }
@@ -115,6 +116,15 @@ static void on_stop(int sig)
 	alarm((unsigned)stop_seconds);
 }
 
+/* Ctrl-C. The user does not want to wait if it comes again. A launcher may pass on what the
+ * terminal has sent to the ranks as well, so one that comes at once is the same one. */
+static void on_interrupt(int sig)
+{
+	if (signals.stop_ns && tr_clock_ns() - signals.stop_ns > AGAIN_NS)
+		_exit(EXIT_TROUBLE);
+	on_stop(sig);
+}
+
 #define LATE "stop-seconds are over before the last step was saved; the next job resumes from " \
 	"the checkpoint before it"
 
@@ -154,6 +164,16 @@ static void handle(int sig, void (*handler)(int))
 	sigaction(sig, &act, NULL);
 }
 
+/* Does the same unless the signal is ignored, as SIGHUP is by nohup, and SIGINT in the background
+ * of a script. */
+static void handle_unless_ignored(int sig, void (*handler)(int))
+{
+	struct sigaction old;
+
+	if (sigaction(sig, NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+		handle(sig, handler);
+}
+
 /* Makes a write to a program that has ended fail, so that it does not end the training. */
 static void outlive_readers(void)
 {
@@ -167,6 +187,8 @@ static void catch_signals(const struct tr_opts *o)
 	handle(SIGUSR1, on_save);
 	handle(SIGUSR2, on_stop);
 	handle(SIGTERM, on_stop);
+	handle_unless_ignored(SIGHUP, on_stop);
+	handle_unless_ignored(SIGINT, on_interrupt);
 }
 
 /* ---- run ---- */

@@ -125,7 +125,7 @@ static const struct option table[] = {
 	{ "isa", TEXT, 0, AT(isa), 0, 0, "auto", NULL,
 	  "instruction set: auto, portable, avx2 or avx512; all give the same bits" },
 	{ "stop-seconds", INTEGER, 0, AT(stop_seconds), 1, 1 << 24, "30", NULL,
-	  "time that SIGUSR2 and SIGTERM leave to save the last step and stop" },
+	  "time that SIGUSR2, SIGTERM, SIGHUP and SIGINT leave to save the last step and stop" },
 	{ "timeout-ms", INTEGER, 0, AT(timeout_ms), 1, 1 << 30, "600000", NULL,
 	  "how long ranks wait for each other" },
 	{ "link-gbps", NUMBER, OR_ZERO, AT(link_gbps), 1e-3, 1e6, "0", NULL,
