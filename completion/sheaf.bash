@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# bash completion for sheaf: verbs, options of a verb, then paths, and steps behind RUN@.
+# bash completion for sheaf and sheaf-train: verbs, options of a verb, then paths, and steps behind
+# RUN@. Those of sheaf-train are read from its help, which is written from its one table of options.
 
 # The steps of the run before the @ of $1, and latest.
 _sheaf_steps()
@@ -73,10 +74,19 @@ _sheaf()
 	stats) options+=' --last' ;;
 	bench) options+=' --size --rounds --threads' ;;
 	esac
-	# Bash breaks words at an @ that is in COMP_WORDBREAKS; then the step is a word by itself.
 	if [[ $word == -* || $options == 'keep bad none' ]]; then
 		COMPREPLY=($(compgen -W "$options" -- "$word"))
-	elif [[ $word == @ && -d $before ]]; then
+	else
+		_sheaf_paths
+	fi
+}
+
+# Paths, and steps behind RUN@. Bash breaks words at an @ that is in COMP_WORDBREAKS; then the step
+# is a word by itself.
+_sheaf_paths()
+{
+	local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}
+	if [[ $word == @ && -d $before ]]; then
 		COMPREPLY=($(compgen -W "$(_sheaf_steps "$before@")" -P @))
 	elif [[ $before == @ && -d ${COMP_WORDS[COMP_CWORD-2]-} ]]; then
 		COMPREPLY=($(compgen -W "$(_sheaf_steps "${COMP_WORDS[COMP_CWORD-2]}@")" -- "$word"))
@@ -88,3 +98,57 @@ _sheaf()
 	fi
 }
 complete -F _sheaf sheaf
+
+# The keys in the help of sheaf-train, as options.
+_sheaf_train_keys()
+{
+	sed -n 's/^  \([a-z][a-z0-9-]*\) .*/--\1/p' <<<"$1"
+}
+
+# The values that the help $1 lists for the option $2; none if it may be anything.
+_sheaf_train_values()
+{
+	awk -v key="${2#--}" '/^  [a-z]/ && $1 == key {
+		getline
+		if (match($0, /\(one of [^;)]*/))
+			print substr($0, RSTART + 8, RLENGTH - 8)
+		else if (/\(true or false/)
+			print "true|false"
+	}' <<<"$1" | tr '|' ' '
+}
+
+_sheaf_train()
+{
+	local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} help options values=
+	COMPREPLY=()
+	if ((COMP_CWORD == 1)); then
+		COMPREPLY=($(compgen -W 'run eval plan plot data help --help --version' -- "$word"))
+		return
+	fi
+	# Bash breaks --KEY=VALUE into three words.
+	if [[ $word == = ]]; then
+		word=''
+	elif [[ $before == = ]]; then
+		before=${COMP_WORDS[COMP_CWORD-2]}
+	fi
+	case ${COMP_WORDS[1]} in
+	data) options='-o -j --tokenizer'
+		[[ $before == --tokenizer ]] && values=bytes ;;
+	plot) options='-o' ;;
+	run | eval | plan)
+		help=$("${COMP_WORDS[0]}" help 2>/dev/null)
+		options="$(_sheaf_train_keys "$help") --json"
+		[[ ${COMP_WORDS[1]} == plan ]] || options+=' --events --print-config'
+		[[ $before == --* ]] && values=$(_sheaf_train_values "$help" "$before")
+		[[ $before == --resume ]] && values=$(compgen -W 'auto none' -- "$word") ;;
+	*) return ;;
+	esac
+	if [[ -n $values && $word != -* ]]; then
+		COMPREPLY=($(compgen -W "$values" -- "$word"))
+	elif [[ $word == -* ]]; then
+		COMPREPLY=($(compgen -W "$options" -- "$word"))
+	else
+		_sheaf_paths
+	fi
+}
+complete -F _sheaf_train sheaf-train

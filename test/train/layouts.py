@@ -10,6 +10,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import struct
@@ -185,6 +186,37 @@ def usage(w):
                    "without a command the usage is on stderr, with status 2", none.stderr)
     w.claims.check(asked.returncode == 0 and not asked.stderr and "KEYs:" in asked.stdout,
                    "and --help prints all options", asked.stderr)
+
+
+def complete(w, *words):
+    """What bash completes the last of these words of a command line to."""
+    done = subprocess.run(["bash", "-c", 'compopt() { :; }; . "$0"; COMP_WORDS=("$@"); '
+                           'COMP_CWORD=$(($# - 1)); _sheaf_train; printf "%s\\n" "${COMPREPLY[@]}"',
+                           os.path.join(ROOT, "completion/sheaf.bash"), w.program, *words],
+                          capture_output=True, text=True, cwd=w.at)
+    return sorted(done.stdout.split())
+
+
+def completions(w):
+    if not shutil.which("bash"):
+        w.claims.skip("bash completes the options of sheaf-train", "there is no bash")
+        return
+    text = subprocess.run([w.program, "help"], capture_output=True, text=True).stdout
+    keys = set(re.findall(r"^  (?:--)?([a-z][a-z0-9-]*) ", text, re.M))
+    w.claims.check(set(re.findall(r"sheaf-train (\w+)", text.split("\n\n")[0])) <=
+                   set(complete(w, "")) and len(keys) > 50 and
+                   complete(w, "run", "a.yaml", "--") == sorted("--" + k for k in keys),
+                   "bash completes the commands and all options of sheaf-train", keys,
+                   complete(w, "run", "--"))
+    os.makedirs(w.run("runs/old/checkpoint-8"))
+    for words, want in ((("eval", "--dtype", ""), ["bf16", "fp32"]),
+                        (("run", "--decay", "=", "li"), ["linear"]),
+                        (("run", "--overlap", "="), ["false", "true"]),
+                        (("run", "--resume", "n"), ["none"]), (("run", "--data", "runs/o"),
+                                                                 ["runs/old"]),
+                        (("run", "--resume", "runs/old@"), ["runs/old@8", "runs/old@latest"])):
+        w.claims.check(complete(w, *words) == want, "and %s" % " ".join(words),
+                       complete(w, *words))
 
 
 def prepare(w):
@@ -661,6 +693,7 @@ def main():
         w = World(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), sys.argv[3],
                   os.path.abspath(sys.argv[4]), at)
         usage(w)
+        completions(w)
         prepare(w)
         masked(w)
         walk(w, seed)
