@@ -27,6 +27,18 @@ static bool is_number(const char *s)
 	return *s && strspn(s, "0123456789") == strlen(s);
 }
 
+/* Whether a file may be that of a rank of torch_checkpointing: <item>_<rank>.pt. */
+static bool is_rank_file(const char *name)
+{
+	size_t n = strlen(name), at = n > 3 ? n - 3 : 0;
+
+	if (!ends(name, ".pt"))
+		return false;
+	while (at && name[at - 1] >= '0' && name[at - 1] <= '9')
+		at--;
+	return at > 1 && at < n - 3 && name[at - 1] == '_';
+}
+
 /* Whether a directory with this entry is a checkpoint: one of this library, of Hugging Face, of
  * torch, of Paddle, whose flex checkpoints are folders of folders, of DeepSpeed or Megatron, which
  * name the folder of the newest save in a file, or of Orbax and Zarr. */
@@ -52,7 +64,7 @@ static bool is_weights(const char *name)
 	for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++)
 		if (ends(name, tails[i]))
 			return true;
-	return false;
+	return is_rank_file(name);
 }
 
 /* Whether an entry of a directory is a save of a run of Orbax, or an array of Zarr: these have no

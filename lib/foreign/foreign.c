@@ -10,7 +10,7 @@ static const struct shf_foreign_format *const formats[] = { &shf_torch_save,
 	&shf_torch_legacy, &shf_deepspeed, &shf_paddle_flex, &shf_megatron, &shf_megatron_ranks,
 	&shf_torch_dcp, &shf_torch_hf, &shf_torch_ckpt, &shf_paddle_save, &shf_paddle_sharding,
 	&shf_paddle_unified, &shf_npy, &shf_npz, &shf_orbax, &shf_zarr, &shf_gguf, &shf_hf_trainer,
-	&shf_torch_folder };
+	&shf_torch_folder, &shf_torch_ckpt_bare };
 
 /* Finds the format of what is open as fd. *format NULL: none. */
 static int recognise(const struct shf_sys *sys, const char *path, int fd,

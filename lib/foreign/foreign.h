@@ -180,7 +180,8 @@ struct shf_foreign_format {
 extern const struct shf_foreign_format shf_torch_save, shf_torch_legacy, shf_torch_dcp,
 	shf_torch_hf, shf_paddle_save, shf_paddle_unified, shf_paddle_flex, shf_paddle_sharding,
 	shf_deepspeed, shf_npy, shf_npz, shf_orbax, shf_zarr, shf_gguf, shf_torch_folder,
-	shf_megatron, shf_megatron_ranks, shf_hf_trainer, shf_lightning, shf_torch_ckpt;
+	shf_megatron, shf_megatron_ranks, shf_hf_trainer, shf_lightning, shf_torch_ckpt,
+	shf_torch_ckpt_bare;
 
 /* Returns whether what lies at `path` is of a format in this room: 1, 0, or a negative code. A
  * directory that has a sheaf.json is never. */

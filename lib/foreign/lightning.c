@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of PyTorch Lightning (.ckpt): a file of torch.save with the weights in state_dict and
- * the state_dict of each optimizer in optimizer_states. All other archives of torch.save are opened
- * here, too: what they are is known once the pickle is read.
+ * the state_dict of each optimizer in optimizer_states. All other files of torch.save are opened
+ * here, too, archives and legacy ones: what they are is known once the pickle is read.
  *
  * Source: trainer/connectors/checkpoint_connector.py of Lightning 2.6, and files that
  * Lightning wrote. */
@@ -91,13 +91,17 @@ static void show_lightning(void *arg, const char *name, size_t n, const char **f
 	shf_buf_add(shown, name, n);
 }
 
-int shf_lightning_open(struct shf_foreign *f, struct sheaf_error *err)
+/* add: reads the file, shf_torch_save_add or shf_torch_legacy_add. */
+static int open_values(struct shf_foreign *f,
+                       int (*add)(struct shf_foreign *f, uint32_t file,
+                                  const struct shf_torch_show *show, struct sheaf_error *err),
+                       struct sheaf_error *err)
 {
 	struct lightning l = { .f = f };
 	struct shf_torch_states states = { .prefix = "", .weights = "", .names = &l.names };
 	const struct shf_torch_show show = { .begin = begin_lightning, .show = show_lightning,
 		.arg = &l };
-	int rc = shf_torch_save_add(f, 0, &show, err);
+	int rc = add(f, 0, &show, err);
 
 	states.end = f->tensors.len / sizeof(struct shf_foreign_tensor);
 	if (rc == 0 && l.is)
@@ -107,6 +111,16 @@ int shf_lightning_open(struct shf_foreign *f, struct sheaf_error *err)
 	shf_torch_training_release(&l.training);
 	shf_buf_release(&l.names);
 	return rc;
+}
+
+int shf_lightning_open(struct shf_foreign *f, struct sheaf_error *err)
+{
+	return open_values(f, shf_torch_save_add, err);
+}
+
+int shf_lightning_open_legacy(struct shf_foreign *f, struct sheaf_error *err)
+{
+	return open_values(f, shf_torch_legacy_add, err);
 }
 
 const struct shf_foreign_format shf_lightning = {

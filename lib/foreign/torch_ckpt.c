@@ -2,8 +2,7 @@
 /* Directories of torch_checkpointing. Each rank writes one file for each item, such as model_0.pt:
  * a file of torch.save or of safetensors, with the rank's part of each tensor. metadata.pkl, a
  * pickle of plain values, says where in the whole tensor each part lies. torch_checkpointing writes
- * it for items that have a resharder. A directory without it is not of this format; its files can
- * be opened one by one.
+ * it for items that have a resharder. A directory without it is read by torch_ckpt_bare.c.
  *
  * Source: metadata_serialization.py, distributed_metadata.py, dtensor_metadata.py and
  * default_metadata.py of torch_checkpointing 0.1.1, and directories that it wrote. */

@@ -54,7 +54,7 @@ static size_t magic_bytes(const uint8_t *head, size_t n)
 	return memcmp(head + at, magic, sizeof(magic)) ? 0 : at + sizeof(magic);
 }
 
-static int is_legacy(const struct shf_region *r, const char **why, struct sheaf_error *err)
+int shf_torch_is_legacy(const struct shf_region *r, const char **why, struct sheaf_error *err)
 {
 	uint8_t head[MAGIC_MAX];
 	uint64_t n = r->bytes < MAGIC_MAX ? r->bytes : MAGIC_MAX;
@@ -277,14 +277,3 @@ int shf_torch_legacy_add(struct shf_foreign *f, uint32_t file, const struct shf_
 	shf_foreign_region_end(f, file);
 	return rc;
 }
-
-static int open_legacy(struct shf_foreign *f, struct sheaf_error *err)
-{
-	return shf_torch_legacy_add(f, 0, NULL, err);
-}
-
-const struct shf_foreign_format shf_torch_legacy = {
-	.name = "torch.save (legacy)",
-	.is_file = is_legacy,
-	.open = open_legacy,
-};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that torch.save wrote since torch 1.6: zip archives. */
+/* Files of torch.save: zip archives, which it writes since torch 1.6, and legacy ones. */
 #include "torch_zip.h"
 #include "err.h"
 #include "lightning.h"
+#include "torch_walk.h"
 #include "valid.h"
 #include "zip_verify.h"
 
@@ -35,4 +36,10 @@ const struct shf_foreign_format shf_torch_save = {
 	.is_file = is_torch_save,
 	.open = shf_lightning_open,
 	.verify = shf_zip_verify_files,
+};
+
+const struct shf_foreign_format shf_torch_legacy = {
+	.name = "torch.save (legacy)",
+	.is_file = shf_torch_is_legacy,
+	.open = shf_lightning_open_legacy,
 };

@@ -38,6 +38,8 @@ int shf_torch_save_add(struct shf_foreign *f, uint32_t file, const struct shf_to
                        struct sheaf_error *err);
 int shf_torch_legacy_add(struct shf_foreign *f, uint32_t file, const struct shf_torch_show *show,
                          struct sheaf_error *err);
+/* Returns 1 if the file begins with the magic number of legacy files, and sets *why; 0 if not. */
+int shf_torch_is_legacy(const struct shf_region *r, const char **why, struct sheaf_error *err);
 #define SHF_TORCH_STATE_MAX 65  /* bytes of the name of a state of the optimizer, with its NUL */
 /* Translates the name of a state of the optimizer, such as exp_avg. Returns false if a tensor
  * cannot have that name. */

@@ -2736,6 +2736,13 @@ bug("ckpt_rank_twice", "one part of a rank is taken for two places of a tensor",
     "foreign/torch_ckpt.c:find_part", "if (p->used)", "if (p->used && !MUTANT)",
     CKPT + "metadata_that_do_not_fit")
 TRAINING = "sim/test_torch_training: "
+bug("legacy_files_are_no_trainings", "states in legacy files keep their numbers",
+    "foreign/lightning.c:open_values", "else if (rc == 0)",
+    "else if (rc == 0 && !(MUTANT && add == shf_torch_legacy_add))",
+    TRAINING + "a_legacy_file_is_read")
+bug("ranks_without_metadata", "files of several ranks are read without metadata",
+    "foreign/torch_ckpt_bare.c:open_bare_ckpt", "rc == 0 && r.ranks > 1",
+    "rc == 0 && r.ranks > 1 && !MUTANT", "sim/test_torch_ckpt: files_of_several_ranks")
 blind("training_shape_ignored", "a state is given to a weight of another shape",
       "foreign/torch_training.c:name_in_order",
       "p->state && shf_torch_shape_compare(p->state, w)", TRAINING + "what_does_not_fit")

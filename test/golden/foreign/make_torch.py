@@ -145,7 +145,8 @@ def main(folder):
         tensors = listed(back)
         lines.append({"path": path, "format": kind, "torch": torch.__version__,
                       "verify": 2 if options or path == "no_crc.pt" else 0,
-                      "tensors": named(tensors) if path == "training.pt" else tensors})
+                      "tensors": named(tensors) if path in ("training.pt", "legacy.pt")
+                      else tensors})
 
     save("views.pt", views())
     save("dtypes.pt", dtypes())

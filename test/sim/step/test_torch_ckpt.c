@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Directories of torch_checkpointing: what ranks have of a tensor is joined by metadata.pkl, loaded
- * in any layout, and refused with a sentence where the metadata and the files do not fit. */
+ * in any layout, and refused with a sentence where the metadata and the files do not fit. Without
+ * metadata.pkl the files of one rank are read. */
 #include <stdlib.h>
 #include "foreign.h"
 #include "t.h"
@@ -318,10 +319,79 @@ TEST(metadata_that_are_cut_anywhere_are_refused)
 	simdisk_free(disk);
 }
 
+/* Puts the file of an item and a rank, whose only tensor is "w". */
+static void put_bare(struct simdisk *disk, const char *item, int rank)
+{
+	struct torch_tensor t = { .name = "w", .dtype = SHEAF_F32, .ndim = 2,
+		.shape = { ROWS, COLUMNS } };
+	struct torch_bytes b = torch_archive(&t, 1, TORCH_SOUND);
+	char path[40];
+
+	snprintf(path, sizeof(path), DIR "/%s_%d.pt", item, rank);
+	CHECK_INT(simdisk_put(disk, path, b.p, b.n), 0);
+	free(b.p);
+}
+
+static void held_bare(struct hand *h)
+{
+	static const char *const names[] = { "m.w", "b_2.w" };
+
+	for (int i = 0; i < 2; i++) {
+		hand_cut(hand_add(h, "model", names[i], SHEAF_F32, 2, ROWS, COLUMNS),
+		         h->play->variant, h->rank, h->ranks);
+		hand_as(h, "model", "w");
+	}
+}
+
+TEST(files_of_one_rank_are_whole_without_metadata)
+{
+	struct simdisk *disk = disk_new();
+
+	put_bare(disk, "m", 0);
+	put_bare(disk, "b_2", 0);
+	CHECK_INT(simdisk_put(disk, DIR "/notes_7.txt", "x", 1), 0);
+	foreign_loads(disk, DIR, 2, held_bare, 1, 2);
+}
+
+TEST(files_of_several_ranks_need_the_metadata)
+{
+	struct simdisk *disk = disk_new();
+
+	for (int r = 0; r < 12; r++) {
+		put_bare(disk, "m", r);
+		put_bare(disk, "mm", r);
+	}
+	foreign_refused(disk, DIR, "has the files of 12 ranks, such as m_0.pt, and no "
+	                "metadata.pkl");
+}
+
+/* Such as those of several epochs. */
+TEST(other_files_are_no_files_of_ranks)
+{
+	static const char *const more[] = { "m_2.pt", "last.pt", "m_01.pt", "_1.pt", "m_.pt" };
+
+	for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
+		struct simdisk *disk = disk_new();
+		struct sheaf_error err;
+		char path[40];
+
+		put_bare(disk, "m", 0);
+		snprintf(path, sizeof(path), DIR "/%s", more[i]);
+		CHECK_INT(simdisk_put(disk, path, "PK", 2), 0);
+		CHECK_INT(shf_foreign_is_here(simdisk_process(disk, 77, 0), DIR, &err), 0);
+		simdisk_free(disk);
+	}
+}
+
 TEST(each_allocation_may_fail)
 {
 	struct simdisk *disk = saved(SOUND);
 
 	foreign_survives(disk, DIR, 1, 8);
+	simdisk_free(disk);
+	disk = disk_new();
+	put_bare(disk, "m", 0);
+	put_bare(disk, "b_2", 0);
+	foreign_survives(disk, DIR, 1, 2);
 	simdisk_free(disk);
 }

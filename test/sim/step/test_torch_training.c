@@ -68,11 +68,11 @@ static void put_groups(struct torch_bytes *b, const struct training *t)
 	put(b, "e");
 }
 
-static struct torch_bytes file_of(const struct training *t)
+/* Makes the pickle of the values. */
+static struct torch_bytes pickle_of(const struct training *t, const struct torch_tensor *all, int n)
 {
-	struct torch_tensor all[40];
-	struct torch_bytes b = { 0 }, storages[40], out;
-	int n = tensors_of(t, all), i;
+	struct torch_bytes b = { 0 };
+	int i;
 
 	torch_add(&b, "\x80\x02}(", 4);
 	torch_text(&b, t->weights ? t->weights : "model");
@@ -100,19 +100,62 @@ static struct torch_bytes file_of(const struct training *t)
 	put(&b, "u");
 	put_groups(&b, t);
 	put(&b, "uu.");
-	for (i = 0; i < n; i++)
+	return b;
+}
+
+static struct torch_bytes file_of(const struct training *t)
+{
+	struct torch_tensor all[40];
+	struct torch_bytes storages[40], out, b;
+	int n = tensors_of(t, all);
+
+	b = pickle_of(t, all, n);
+	for (int i = 0; i < n; i++)
 		storages[i] = torch_storage(&all[i]);
 	out = torch_archive_with("archive", &b, storages, n);
-	for (i = 0; i < n; i++)
+	for (int i = 0; i < n; i++)
 		free(storages[i].p);
 	free(b.p);
 	return out;
 }
 
-/* Compares the names of all states, with a blank behind each, and the note on them. */
-static void states_are(const struct training *t, const char *want, const char *note)
+/* Makes the same file as torch did before 1.6, and still does if it is asked to. All tensors must
+ * be F32, and have storages of their own. */
+static struct torch_bytes legacy_of(const struct training *t)
 {
-	struct simdisk *disk = disk_with("t.pt", file_of(t));
+	static const char head[] = "\x80\2\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.\x80\2M\xe9\3."
+		"\x80\2}X\x0d\0\0\0little_endian\x88s.";
+	struct torch_tensor all[40];
+	struct torch_bytes b = { 0 }, values;
+	int n = tensors_of(t, all);
+
+	values = pickle_of(t, all, n);
+	torch_add(&b, head, sizeof(head) - 1);
+	torch_add(&b, values.p, values.n);
+	free(values.p);
+	torch_add(&b, "\x80\2](", 4);
+	for (int i = 0; i < n; i++) {
+		char key[12];
+
+		snprintf(key, sizeof(key), "%d", i);
+		torch_text(&b, key);
+	}
+	torch_add(&b, "e.", 2);
+	for (int i = 0; i < n; i++) {
+		struct torch_bytes storage = torch_storage(&all[i]);
+
+		torch_add(&b, &(uint64_t){ storage.n / 4 }, 8);
+		torch_add(&b, storage.p, storage.n);
+		free(storage.p);
+	}
+	return b;
+}
+
+/* Compares the names of all states in a file, with a blank behind each, and the note on them. */
+static void states_in(struct torch_bytes file, const char *format, const char *want,
+                      const char *note)
+{
+	struct simdisk *disk = disk_with("t.pt", file);
 	const struct shf_foreign_note *notes;
 	const struct shf_foreign_tensor *x;
 	char got[600] = "", found[300] = "";
@@ -121,7 +164,7 @@ static void states_are(const struct training *t, const char *want, const char *n
 	size_t n;
 
 	CHECK_RC(shf_foreign_open(&f, simdisk_process(disk, 82, 0), "t.pt", &err), 0, &err);
-	CHECK_STR(f->format->name, "torch.save");
+	CHECK_STR(f->format->name, format);
 	x = shf_foreign_tensors(f, &n);
 	for (size_t i = 0; i < n; i++)
 		if (x[i].family || strstr(x[i].name, ".state."))
@@ -135,6 +178,11 @@ static void states_are(const struct training *t, const char *want, const char *n
 	CHECK(note ? strstr(found, note) != NULL : !found[0]);
 	shf_foreign_free(f);
 	simdisk_free(disk);
+}
+
+static void states_are(const struct training *t, const char *want, const char *note)
+{
+	states_in(file_of(t), "torch.save", want, note);
 }
 
 #define ORDER "the order of the weights in "
@@ -228,6 +276,19 @@ TEST(names_that_groups_have_come_before_the_order)
 	t.names[0] = "c.w";                     /* no weight */
 	states_are(&t, "model:optimizer.state.0.exp_avg model:optimizer.state.0.step "
 	           "model:optimizer.state.1.exp_avg model:optimizer.state.1.step ", NULL);
+}
+
+TEST(a_legacy_file_is_read_as_an_archive_is)
+{
+	static const struct training plain = {
+		.w = { W("a.w", 3, 5), W("a.b", 1, 3), W("b.w", 3, 5) },
+		.states = { { 3, 5 }, { 1, 3 }, { 3, 5 } }, .states_n = 3,
+		.groups = { 3 }, .groups_n = 1,
+	};
+
+	states_in(legacy_of(&plain), "torch.save (legacy)", "model.a.w/moment1_0 model.a.w/step "
+	          "model.a.b/moment1_0 model.a.b/step model.b.w/moment1_0 model.b.w/step ",
+	          ORDER "model: ");
 }
 
 static const struct training starving = {
