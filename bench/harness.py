@@ -244,6 +244,21 @@ def print_table(table):
         print("  " + claim_text(c))
 
 
+def print_bounds(tables):
+    """All claims in one table. A single one stands under its own table already."""
+    lines = [("measured", "claim", "value", "bound", "verdict")]
+    for t in tables:
+        for c in t["claims"]:
+            lines.append((t["title"], c["text"], "-" if c["value"] is None else "%.3g" % c["value"],
+                          "%s %.3g" % (">=" if c["at_least"] else "<=", c["bound"]), c["verdict"]))
+    if len(lines) < 3:
+        return
+    wide = [max(map(len, column)) for column in zip(*lines)]
+    print("\nbounds")
+    for line in lines:
+        print("  " + "  ".join(t.ljust(w) for t, w in zip(line, wide)).rstrip())
+
+
 class Bench:
     """The command line, the programs, a folder that goes away, and the answer."""
 
@@ -336,6 +351,7 @@ class Bench:
                               "skipped": self.skips, "machine": machine.describe(ROOT)}))
         else:
             self.show()
+            print_bounds(tables)
             for why in self.skips:
                 print("not measured: " + why)
         if self.quick:
