@@ -10,12 +10,15 @@
 static void check_coding(const struct shf_zarr_array *z)
 {
 	unsigned seen = 0;
+	bool empty = false;
 
+	for (int d = 0; d < z->ndim; d++)
+		empty |= !z->shape[d];
 	MUST(z->coding.codec <= SHF_CODEC_BLOSC);
 	for (int d = 0; d < z->ndim; d++) {
 		MUST(z->coding.order[d] >= 0 && z->coding.order[d] < z->ndim);
 		seen |= 1U << z->coding.order[d];
-		MUST(z->shape[d] >= 0 && (z->chunk[d] > 0 || !z->shape[d]));
+		MUST(z->shape[d] >= 0 && (z->chunk[d] > 0 || empty));
 		MUST(!z->sharded || (z->inner[d] > 0 && z->chunk[d] % z->inner[d] == 0));
 	}
 	MUST(seen == (1U << z->ndim) - 1);

@@ -238,7 +238,8 @@ static int add_path(struct shf_foreign *f, const char *name, size_t n, size_t pl
 	if (!x.shown)
 		return files_no_memory(f, err);
 	rc = path_stat(f, own, &st);
-	if (rc == -ENOENT)
+	/* ENOTDIR: the path leads through a file. */
+	if (rc == -ENOENT || rc == -ENOTDIR)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: missing, but the metadata names it", path);
 	*file = (uint32_t)shf_foreign_files(f);
 	rc = rc < 0 ? shf_fail_sys(err, -rc, "%s", path) : file_add(f, &x, &st, err);
