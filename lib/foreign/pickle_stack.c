@@ -81,7 +81,7 @@ static uint8_t *pk_text_new(struct shf_pk_machine *m, size_t n)
 
 	if (!text)
 		return shf_arena_alloc(&m->p->arena, size, 16);
-	memcpy(&m->free_texts[size], text, sizeof(text));
+	memcpy(&m->free_texts[size], text, sizeof(m->free_texts[0]));
 	text[8 + n] = '\0';
 	return text;
 }
@@ -93,7 +93,7 @@ static void pk_text_release(struct shf_pk_machine *m, const struct shf_pk *v)
 
 	if (!m->taker || !m->taker->texts_go || !v->cap || size >= SHF_PK_TEXTS)
 		return;
-	memcpy(text, &m->free_texts[size], sizeof(text));
+	memcpy(text, &m->free_texts[size], sizeof(m->free_texts[0]));
 	m->free_texts[size] = text;
 }
 
