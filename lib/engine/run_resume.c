@@ -183,9 +183,14 @@ static void report_candidate(const struct resume *r, int32_t kind, const struct 
 	        kind == SHEAF_REPORT_SET_ASIDE ? "set aside" : "passed over", why);
 }
 
-/* Returns the error of the first candidate, because no candidate is left. */
-static int exhausted(const struct resume *r, struct sheaf_error *err)
+/* Returns the error of the first candidate, because no candidate is left. The advice to rewind to
+ * the step before it (shf_store_remedy) is left out: that one could not be loaded either. */
+static int exhausted(struct resume *r, struct sheaf_error *err)
 {
+	char *advice = strstr(r->first.msg, " (sheaf rewind ");
+
+	if (advice)
+		*advice = '\0';
 	*err = r->first;
 	return shf_fail(err, r->first.code, "%.400s; nothing else could be loaded", r->first.msg);
 }
