@@ -141,3 +141,15 @@ void shf_decimal_print(char text[SHF_DECIMAL_DOUBLE], double v)
 	}
 	uselocale(was);
 }
+
+void shf_decimal_add(struct shf_buf *out, uint64_t v)
+{
+	char text[20];          /* any value of 64 bits */
+	size_t at = sizeof(text);
+
+	do {
+		text[--at] = (char)('0' + v % 10);
+		v /= 10;
+	} while (v > 0);
+	shf_buf_add(out, text + at, sizeof(text) - at);
+}

@@ -5,6 +5,7 @@
 #define SHF_DECIMAL_H
 #include <stdbool.h>
 #include <stdint.h>
+#include "mem.h"
 
 #define SHF_DECIMAL_DIGITS 40
 struct shf_decimal {            /* sign * 0.DIGITS * 10^at; zero has no digits */
@@ -25,6 +26,8 @@ int shf_decimal_cmp(const struct shf_decimal *a, const struct shf_decimal *b);
 double shf_decimal_strtod(const char *text, char **end);
 /* Writes the shortest of 15 to 17 digits that give v back, as %g does in locale "C". */
 void shf_decimal_print(char text[SHF_DECIMAL_DOUBLE], double v);
+/* Appends the digits of v. For texts with very many numbers, for which printf takes long. */
+void shf_decimal_add(struct shf_buf *out, uint64_t v);
 /* Does what isdigit() does, whatever the locale. */
 static inline bool shf_is_digit(char c)
 {

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "crc64.h"
+#include "decimal.h"
 #include "dtype.h"
 #include "err.h"
 #include "foreign_read.h"
@@ -30,19 +31,6 @@ struct shf_foreign_view {       /* a file that is shown */
 
 /* ---- making it ---- */
 
-/* A header may have millions of numbers, for which printf takes long. */
-static void put_decimal(struct shf_buf *b, uint64_t v)
-{
-	char digits[20];
-	size_t n = sizeof(digits);
-
-	do {
-		digits[--n] = (char)('0' + v % 10);
-		v /= 10;
-	} while (v);
-	shf_buf_add(b, digits + n, sizeof(digits) - n);
-}
-
 static void put_entry(struct shf_buf *b, const struct shf_foreign_tensor *t)
 {
 	shf_buf_adds(b, b->len > 9 ? "," : "");
@@ -52,12 +40,12 @@ static void put_entry(struct shf_buf *b, const struct shf_foreign_tensor *t)
 	shf_buf_adds(b, "\",\"shape\":[");
 	for (int d = 0; d < t->ndim; d++) {
 		shf_buf_adds(b, d ? "," : "");
-		put_decimal(b, (uint64_t)t->dims[d]);
+		shf_decimal_add(b, (uint64_t)t->dims[d]);
 	}
 	shf_buf_adds(b, "],\"data_offsets\":[");
-	put_decimal(b, t->off);
+	shf_decimal_add(b, t->off);
 	shf_buf_adds(b, ",");
-	put_decimal(b, t->off + t->bytes);
+	shf_decimal_add(b, t->off + t->bytes);
 	shf_buf_adds(b, "]}");
 }
 

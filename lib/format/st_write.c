@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "decimal.h"
 #include "dtype.h"
 #include "err.h"
 #include "json.h"
@@ -64,20 +65,6 @@ static int check_tensor(const struct shf_st_tensor *t, uint64_t pos, struct shea
 	return 0;
 }
 
-/* Writes a number without printf, because a header of very many tensors is mostly numbers. 20
- * digits hold any value of 64 bits. */
-static void add_decimal(struct shf_buf *out, uint64_t v)
-{
-	char text[20];
-	size_t at = sizeof(text);
-
-	do {
-		text[--at] = (char)('0' + v % 10);
-		v /= 10;
-	} while (v > 0);
-	shf_buf_add(out, text + at, sizeof(text) - at);
-}
-
 /* Writes a comma and an entry. There always is a member before the entry, because __metadata__ is
  * the first member of the object. */
 static void add_tensor_entry(struct shf_buf *out, const struct shf_st_tensor *t)
@@ -90,12 +77,12 @@ static void add_tensor_entry(struct shf_buf *out, const struct shf_st_tensor *t)
 	for (int32_t d = 0; d < t->ndim; d++) {
 		if (d > 0)
 			shf_buf_adds(out, ",");
-		add_decimal(out, (uint64_t)t->shape[d]); /* checked: not negative */
+		shf_decimal_add(out, (uint64_t)t->shape[d]); /* checked: not negative */
 	}
 	shf_buf_adds(out, "],\"data_offsets\":[");
-	add_decimal(out, t->off);
+	shf_decimal_add(out, t->off);
 	shf_buf_adds(out, ",");
-	add_decimal(out, t->off + t->bytes);
+	shf_decimal_add(out, t->off + t->bytes);
 	shf_buf_adds(out, "]}");
 }
 
