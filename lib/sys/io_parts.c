@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of the parts of requests. Carriers cut pieces from the head of such a list (io_parts.h). */
+/* Lists of the parts of requests. Carriers cut pieces from parts in such a list (io_parts.h). */
 #include "io_parts.h"
 
 void shf_parts_push(struct shf_parts *l, struct shf_part *part)
@@ -25,16 +25,29 @@ struct shf_part *shf_parts_pop(struct shf_parts *l)
 	return part;
 }
 
-/* A part leaves the list when its last piece is cut, so a part that is only partly cut is always
- * the head (Q1). */
-bool shf_parts_cut(struct shf_parts *l, size_t max, struct shf_piece *piece)
+bool shf_parts_remove(struct shf_parts *l, struct shf_part *part)
 {
-	struct shf_part *part = l->head;
-	uint64_t n;
+	struct shf_part *before = NULL, *p = l->head;
 
-	if (!part)
+	for (; p && p != part; p = p->next)
+		before = p;
+	if (!p)
 		return false;
-	n = part->end - part->at < max ? part->end - part->at : max;
+	if (before)
+		before->next = part->next;
+	else
+		l->head = part->next;
+	if (l->tail == part)
+		l->tail = before;
+	part->next = NULL;
+	return true;
+}
+
+/* A part leaves the list when its last piece is cut (Q1). */
+void shf_parts_cut(struct shf_parts *l, struct shf_part *part, size_t max, struct shf_piece *piece)
+{
+	uint64_t n = part->end - part->at < max ? part->end - part->at : max;
+
 	*piece = (struct shf_piece){ .part = part, .direct = part->direct,
 	                             .at = part->at, .len = (size_t)n };
 	if (shf_io_moves(part->io->op))
@@ -42,6 +55,5 @@ bool shf_parts_cut(struct shf_parts *l, size_t max, struct shf_piece *piece)
 	part->at += n;
 	part->out++;
 	if (part->at == part->end)
-		shf_parts_pop(l);
-	return true;
+		(void)shf_parts_remove(l, part);
 }

@@ -3,8 +3,7 @@
  * threads (pool.c) or io_uring (ring.c), cuts parts into pieces; and each piece comes back once.
  * The lock of the queue guards everything that is not said to belong to one thread.
  *
- * Q1. A part is in at most one list. A part from which pieces have been cut and more are to be cut
- *     is the head of its list.
+ * Q1. A part is in at most one list, and in none once all of it has been cut or abandoned.
  * Q2. A part has come back when all of it has been cut and all its pieces have come back. From then
  *     on only the queue touches it.
  * Q3. Neither submitting nor carrying allocates memory. */
@@ -46,6 +45,9 @@ struct shf_queue_shared {
 void shf_parts_push(struct shf_parts *l, struct shf_part *part);
 /* Removes the head and returns it, no matter how much of it is left; NULL: the list is empty. */
 struct shf_part *shf_parts_pop(struct shf_parts *l);
-/* Cuts a piece of at most max bytes from the head; false if the list is empty. */
-bool shf_parts_cut(struct shf_parts *l, size_t max, struct shf_piece *piece);
+/* Removes a part from the list; false if it is not in it. */
+bool shf_parts_remove(struct shf_parts *l, struct shf_part *part);
+/* Cuts a piece of at most max bytes from a part that is in the list. */
+void shf_parts_cut(struct shf_parts *l, struct shf_part *part, size_t max,
+                   struct shf_piece *piece);
 #endif

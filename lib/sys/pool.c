@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Threads that read, write and sync. Invariants: the threads take no signals and never allocate; a
- * thread is started only if there are more pieces to carry than idle threads. */
+ * thread is started only if there are more pieces to carry than idle threads; no two threads write
+ * through the page cache into one file at the same time, because the kernel has a lock of each file
+ * for that, for which the second one would wait and use a processor meanwhile. */
 #include <errno.h>
 #include <signal.h>
 #include <unistd.h>
@@ -54,25 +56,70 @@ static int64_t carry(const struct shf_piece *p)
 	return shf_real_pwrite(NULL, io->fd, p->buf, p->len, p->at);
 }
 
+/* A write through the page cache that is under way. */
+struct shf_pool_write {
+	int fd;
+	struct shf_pool_write *next;
+};
+
+static bool writes_cached(const struct shf_part *part)
+{
+	return part->io->op == SHF_IO_WRITE && !part->direct;
+}
+
+/* Returns the first part of the list of which a piece may be carried now; NULL: there is none. */
+static struct shf_part *first_ready(const struct shf_pool *pool)
+{
+	for (struct shf_part *p = pool->todo.head; p; p = p->next) {
+		const struct shf_pool_write *w = writes_cached(p) ? pool->writes : NULL;
+
+		while (w && w->fd != p->io->fd)
+			w = w->next;
+		if (!w)
+			return p;
+	}
+	return NULL;
+}
+
+static void write_is_over(struct shf_pool *pool, struct shf_pool_write *own)
+{
+	struct shf_pool_write **at = &pool->writes;
+
+	while (*at != own)
+		at = &(*at)->next;
+	*at = own->next;
+	/* This thread may take a part of another file next, so one that waits may take this one. */
+	if (pool->waiting && pool->todo.head)
+		pthread_cond_signal(&pool->work);
+}
+
 /* Cuts one piece and moves it; the lock is dropped during the system calls. Returns false if there
- * is no piece to cut. */
+ * is no piece to cut, or other threads are writing to the files of all that are left. */
 static bool pool_move_piece(struct shf_pool *pool)
 {
 	struct shf_queue_shared *w = pool->works;
+	struct shf_part *part = first_ready(pool);
+	struct shf_pool_write own = { .next = pool->writes };
 	struct shf_piece p;
 	int64_t result;
 
-	if (!shf_parts_cut(&pool->todo, w->piece_bytes, &p)) {
-		/* todo_n is too high after an error, because the dropped pieces were counted. No
-		 * piece is left now, so it is set right. */
+	/* todo_n is too high after an error, because the dropped pieces were counted. */
+	if (!pool->todo.head)
 		pool->todo_n = 0;
+	if (!part)
 		return false;
-	}
+	shf_parts_cut(&pool->todo, part, w->piece_bytes, &p);
 	if (pool->todo_n)
 		pool->todo_n--;
+	if (writes_cached(part)) {
+		own.fd = part->io->fd;
+		pool->writes = &own;
+	}
 	pthread_mutex_unlock(&w->lock);
 	result = carry(&p);
 	pthread_mutex_lock(&w->lock);
+	if (writes_cached(part))
+		write_is_over(pool, &own);
 	w->back(w, &p, result);
 	return true;
 }

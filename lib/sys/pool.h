@@ -6,11 +6,15 @@
 #define SHF_POOL_H
 #include "io_parts.h"
 
+struct shf_pool_write;
+
 struct shf_pool {
 	struct shf_queue_shared *works;        /* borrowed */
 	pthread_cond_t work;            /* todo got a part, or stop was set */
 	struct shf_parts todo;          /* parts from which pieces are to be cut */
 	size_t todo_n;                  /* pieces in todo, roughly */
+	struct shf_pool_write *writes;  /* what is being written through the page cache; each item
+	                                 * lies on the stack of its thread */
 	pthread_t *threads;             /* owned */
 	int thread_n, thread_max;
 	int waiting, fresh;             /* idle threads; threads started but not yet running */

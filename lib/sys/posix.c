@@ -43,6 +43,14 @@ static int open_flags(int flags)
 	return f;
 }
 
+/* Returns whether a file is in memory (tmpfs). */
+static bool is_in_memory(int fd)
+{
+	struct statfs fs;
+
+	return !fstatfs(fd, &fs) && fs.f_type == TMPFS_MAGIC;
+}
+
 /* Three oddities are handled here:
  *   - A direct descriptor must not be 0, because 0 in shf_io.direct means that the request has no
  *     direct descriptor. So 0 is moved to another number.
@@ -58,6 +66,10 @@ int shf_real_open(void *arg, int dir, const char *name, int flags, unsigned mode
 	do
 		fd = openat(dir, name, open_flags(flags), (mode_t)mode);
 	while (fd < 0 && errno == EINTR);
+	if (fd >= 0 && flags & SHF_O_DIRECT && is_in_memory(fd)) {
+		close(fd);
+		return -EINVAL;
+	}
 	if (fd == 0 && flags & SHF_O_DIRECT) {
 		fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 		close(0);
@@ -124,15 +136,6 @@ int shf_real_fsync(void *arg, int fd)
 {
 	(void)arg;
 	return fsync(fd) ? -errno : 0;
-}
-
-/* Returns whether a file is in memory (tmpfs). To reserve space there, the kernel fills it with
- * zeros in the calling thread, which takes about as long as writing the data. */
-static bool is_in_memory(int fd)
-{
-	struct statfs fs;
-
-	return !fstatfs(fd, &fs) && fs.f_type == TMPFS_MAGIC;
 }
 
 /* Reserves the space if the file system can, so that a full disk is an error now and not in the

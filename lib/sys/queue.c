@@ -74,11 +74,9 @@ static void abandon(struct shf_queue *q, struct shf_part *part)
 	if (part->at == part->end)
 		return;
 	part->at = part->end;
-	/* The part is not cut up completely, so it is the head of its list (Q1). */
-	if (q->pool.todo.head == part)
-		shf_parts_pop(&q->pool.todo);
-	else
-		shf_ring_drop(q->ring);
+	/* The part is not cut up completely, so it is still in the list of its carrier (Q1). */
+	if (!shf_parts_remove(&q->pool.todo, part))
+		shf_ring_drop(q->ring, part);
 }
 
 /* Widens the range of the part that is to be repeated through the page cache. */

@@ -157,7 +157,8 @@ static void ring_fill(struct shf_ring *r)
 		r->anew = s->next;
 		slot_submit(r, s);
 	}
-	while ((s = r->free) && shf_parts_cut(&r->todo, r->works->piece_bytes, &s->piece)) {
+	while ((s = r->free) && r->todo.head) {
+		shf_parts_cut(&r->todo, r->todo.head, r->works->piece_bytes, &s->piece);
 		r->free = s->next;
 		r->busy_n++;
 		s->done = 0;
@@ -439,9 +440,9 @@ int shf_ring_push(struct shf_ring *r, struct shf_part *part)
 	return 0;
 }
 
-void shf_ring_drop(struct shf_ring *r)
+void shf_ring_drop(struct shf_ring *r, struct shf_part *part)
 {
-	shf_parts_pop(&r->todo);
+	(void)shf_parts_remove(&r->todo, part);
 }
 
 bool shf_ring_is_up(const struct shf_ring *r)

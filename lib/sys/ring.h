@@ -18,8 +18,8 @@ void shf_ring_free(struct shf_ring *ring, bool ours);
 /* Gives a part to the ring. Returns 0, or a negative errno if the ring takes neither this part nor
  * any later one. */
 int shf_ring_push(struct shf_ring *ring, struct shf_part *part);
-/* Takes the head out of the ring's list of parts, because one of its pieces has failed (Q1). */
-void shf_ring_drop(struct shf_ring *ring);
+/* Removes a part from the ring's list of parts, because one of its pieces has failed (Q1). */
+void shf_ring_drop(struct shf_ring *ring, struct shf_part *part);
 /* Returns whether the ring has a thread and was not given up. */
 bool shf_ring_is_up(const struct shf_ring *ring);
 /* Asks the ring's thread to pin memory range i (sys_queue.h), or to unpin it if base is NULL.

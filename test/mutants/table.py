@@ -1588,9 +1588,12 @@ bug("visitor_keeps_the_door", "a salvage leaves the door of the lock to children
     "store/lock.c:shf_lock_visit", "shf_lock_close(sys, &s->door);",
     "if (!MUTANT) shf_lock_close(sys, &s->door);", "unit/test_lock: a_dead_visitors_lock")
 bug("failed_stays_in_the_ring", "what has failed is still cut into pieces by the ring",
-    "sys/ring.c:shf_ring_drop", "shf_parts_pop(&r->todo);",
-    "if (!MUTANT) shf_parts_pop(&r->todo);",
+    "sys/ring.c:shf_ring_drop", "(void)shf_parts_remove(&r->todo, part);",
+    "if (!MUTANT) (void)shf_parts_remove(&r->todo, part);",
     "unit/test_ring: what_failed_before_all_of_it_was_begun")
+bug("two_write_into_a_file", "threads wait for each other at the lock of a file",
+    "sys/pool.c:first_ready", "w->fd != p->io->fd", "(MUTANT || w->fd != p->io->fd)",
+    "unit/test_pool: threads_write_into_several_files_at_once_and_into_each_one_after_another")
 bug("no_limit_is_a_limit", "a control group of the first version without a limit is given one",
     "sys/memory_left.c:add_group", "max > UINT64_MAX / 4", "max > UINT64_MAX / (MUTANT ? 2 : 4)",
     "unit/test_room: a_group_without_a_limit_is_no_room")
