@@ -50,7 +50,9 @@ struct shf_ctl {
 };
 struct shf_work {
 	struct shf_arena arena;                         /* has the arrays */
-	struct shf_seg *segs; size_t segs_n;            /* sorted by round, file, offset */
+	struct shf_seg *segs; size_t segs_n;            /* sorted by round; on a load then by file
+	                                                 * and offset; on a save files take turns
+	                                                 * (work_file_side.c) */
 	struct shf_seg_move *moves; size_t moves_n; /* the moves of a segment are consecutive */
 	struct shf_serve *serves; size_t serves_n;      /* sorted by round, then `rank`, then in the
 	                                                 * order in which that rank sent them. Moves

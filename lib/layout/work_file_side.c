@@ -218,7 +218,7 @@ static int cut_segments(const struct shf_match *m, uint32_t self, struct shf_wor
 }
 
 /* Orders segments by round, which is still the kind here, then by place in the file. So segments
- * in no round come last, and neighbours in a round are neighbours on disk. */
+ * in no round come last, and on a load neighbours in a round are neighbours on disk. */
 static int seg_order(const void *a, const void *b)
 {
 	const struct shf_seg *x = a, *y = b;
@@ -228,6 +228,35 @@ static int seg_order(const void *a, const void *b)
 	if (x->file != y->file)
 		return x->file < y->file ? -1 : 1;
 	return x->lo < y->lo ? -1 : x->lo > y->lo;
+}
+
+/* Orders segments by round, then by turn, which `image` has until they get their places there. */
+static int turn_order(const void *a, const void *b)
+{
+	const struct shf_seg *x = a, *y = b;
+
+	if (x->round != y->round)
+		return x->round < y->round ? -1 : 1;
+	if (x->image != y->image)
+		return x->image < y->image ? -1 : 1;
+	return x->file < y->file ? -1 : x->file > y->file;
+}
+
+/* Orders the segments of a save so that files take turns: the first segments of all files, then the
+ * second ones, and so on. Images are filled and written in this order. Most file systems let only
+ * one thread at a time write through the page cache into a file, so a save is faster if several
+ * files are being written at any time. The segments must be sorted by seg_order(). */
+static void take_turns(struct shf_work *w)
+{
+	for (size_t i = 0; i < w->segs_n; i++) {
+		const struct shf_seg *before = i > 0 ? &w->segs[i - 1] : NULL;
+		struct shf_seg *g = &w->segs[i];
+		bool same = before && before->round == g->round && before->file == g->file;
+
+		g->image = same ? before->image + 1 : 0;
+	}
+	if (w->segs_n)
+		qsort(w->segs, w->segs_n, sizeof(*w->segs), turn_order);
 }
 
 /* Returns whether the segment can bypass the image and be copied to a slot right before it is
@@ -355,9 +384,11 @@ int shf_work_decode(const struct shf_match *m, uint32_t self, const struct shf_b
 		w->segs[i].round = is_slotted(m, self, w, &w->segs[i]) ? SHF_ROUND_OWN : 0;
 	if (w->segs_n)
 		qsort(w->segs, w->segs_n, sizeof(*w->segs), seg_order);
-	if (m->way == SHF_SAVE)
+	if (m->way == SHF_SAVE) {
+		take_turns(w);
 		lay_out_save(m, w);
-	else
+	} else {
 		lay_out_load(m, w);
+	}
 	return 0;
 }

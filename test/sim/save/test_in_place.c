@@ -164,6 +164,44 @@ TEST(an_image_is_as_large_as_its_slots)
 	simdisk_free(disk);
 }
 
+/* The first segments of all files come before the second ones, and so on. */
+static int files_take_turns(struct hand *h)
+{
+	uint32_t turn[64] = { 0 }, last = 0;
+	struct sheaf_save *save = NULL;
+	int rc = shf_save_begin(&save, h->run, 1, h->state, NULL, &h->err);
+	const struct shf_work *w = rc == 0 ? &save->plan->work : NULL;
+
+	if (rc == 0 && save->plan->layout.files_n > 64)
+		rc = shf_fail(&h->err, SHEAF_EBUG, "%zu files", save->plan->layout.files_n);
+	for (size_t i = 0; rc == 0 && i < w->segs_n; i++) {
+		uint32_t now = turn[w->segs[i].file]++;
+
+		if (now < last || (now == last && i > 0 && w->segs[i].file <= w->segs[i - 1].file))
+			rc = shf_fail(&h->err, SHEAF_EBUG, "segment %zu has turn %u of file %u",
+			              i, now, w->segs[i].file);
+		last = now;
+	}
+	if (rc == 0 && last < 2)
+		rc = shf_fail(&h->err, SHEAF_EBUG, "no file has three segments");
+	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+TEST(the_segments_of_several_files_are_written_in_turns)
+{
+	for (int ranks = 1; ranks < 3; ranks++) {
+		struct simdisk *disk = disk_new();
+		struct play p = play_of(disk, ranks, STAGED, 1);
+
+		p.opts.staging_bytes_max = 128 << 10;
+		CHECK_RC(hands_run(&p, files_take_turns, true), 0, &p.err);
+		LOADED(p);
+		simdisk_free(disk);
+	}
+}
+
 /* ---- gates ---- */
 
 static int changed_early(struct hand *h)
