@@ -396,50 +396,77 @@ static bool read_scrubbed_block(struct shf_scrub *r, uint64_t lo, uint64_t n)
 	       read_scrubbed(r, r->fd, r->buf + got, n - (uint64_t)got, lo + (uint64_t)got, name);
 }
 
-/* Compares the digest of a tensor that lies in this share from start to end. */
-static bool tensor_is(struct shf_scrub *r, const struct shf_sums_tensor *t)
+/* A block whose bytes are being summed. */
+struct block_sums {
+	const uint8_t *p;               /* its next byte */
+	uint64_t at;                    /* offset of that byte in the file */
+	uint64_t raw;                   /* raw sum of the bytes before it */
+	bool is_bad;                    /* a tensor has a wrong digest; the first one: */
+	struct shf_sums_tensor bad;
+	uint64_t bad_digest;            /* what its digest is */
+};
+
+/* Sums the bytes up to `to`, which belong to no tensor. */
+static void sum_rest(struct block_sums *b, uint64_t to)
 {
-	if (r->digest == t->digest)
-		return true;
-	shf_fail(&r->err, SHEAF_ECORRUPT, "%s/%s: tensor at byte %" PRIu64 " has digest %016" PRIx64
-	         ", want %016" PRIx64, r->where, r->manifest.files[r->file].name, t->off,
-	         r->digest, t->digest);
-	return end_as_damaged(r);
+	b->raw = shf_crc64_raw(b->raw, b->p, (size_t)(to - b->at));
+	b->p += to - b->at;
+	b->at = to;
 }
 
-/* Adds the n bytes at lo, in r->buf, to the digests of the tensors that they belong to. A tensor
- * that lies in several shares goes to `cut`: each share adds the sum of its part, and the share
- * with the end of the tensor also the stored digest. The XOR of the cuts of all shares is 0 if all
- * such tensors are right. */
-static bool sum_tensors(struct shf_scrub *r, uint64_t lo, uint64_t n)
+/* A run shorter than this is summed twice, while it is in the L1 cache, which is cheaper than
+ * shifting its sum. */
+#define SHORT_RUN 128
+
+/* Sums the bytes up to `to`, which belong to the tensor that is being summed. */
+static void sum_run(struct shf_scrub *r, struct block_sums *b, uint64_t to)
 {
-	uint64_t last = r->sums_file.first_tensor + r->sums_file.tensors_n, hi = lo + n;
+	uint64_t n = to - b->at, sum = shf_crc64_raw(0, b->p, (size_t)n);
+
+	r->digest = shf_crc64_shift(r->digest, n) ^ sum;
+	b->raw = n < SHORT_RUN ? shf_crc64_raw(b->raw, b->p, (size_t)n)
+	                       : shf_crc64_shift(b->raw, n) ^ sum;
+	b->p += n;
+	b->at = to;
+}
+
+/* Sums the block up to byte hi of the file, and adds its bytes to the digests of the tensors that
+ * they belong to. Each byte is summed once. A tensor that lies in several shares goes to `cut`:
+ * each share adds the sum of its part, and the share with the end of the tensor also the stored
+ * digest. The XOR of the cuts of all shares is 0 if all such tensors are right. Returns false if
+ * the reading has ended. A wrong digest does not end it, but is noted, because the sum of the block
+ * is compared before it. */
+static bool sum_scrubbed_block(struct shf_scrub *r, struct block_sums *b, uint64_t hi)
+{
+	uint64_t last = r->sums_file.first_tensor + r->sums_file.tensors_n;
 	struct shf_sums_tensor t;
 
 	for (; r->tensor < last; r->tensor++, r->digest = 0, r->whole = true) {
-		uint64_t from, to;
-
 		if (!tensor_get(r, r->tensor, &t))
 			return false;
 		if (t.off >= hi)
-			return true;
-		from = t.off > lo ? t.off : lo;
-		to = t.off + t.bytes < hi ? t.off + t.bytes : hi;
-		if (to > from)
-			r->digest = shf_crc64_raw(r->digest, r->buf + (from - lo),
-			                          (size_t)(to - from));
+			break;
+		if (t.off > b->at)
+			sum_rest(b, t.off);
 		if (t.off + t.bytes > hi) {
+			sum_run(r, b, hi);
 			if (r->at + 1 == r->end) /* the rest of the tensor is in the next share */
 				r->cut ^= shf_crc64_shift(r->digest, t.off + t.bytes - hi);
 			return true;
 		}
+		if (t.off + t.bytes > b->at)
+			sum_run(r, b, t.off + t.bytes);
 		/* If the tensor is right, the parts in all shares and the stored digest cancel
 		 * out. */
 		if (!r->whole)
 			r->cut ^= r->digest ^ t.digest;
-		else if (!tensor_is(r, &t))
-			return false;
+		if (!r->whole || r->digest == t.digest || b->is_bad)
+			continue;
+		b->is_bad = true;
+		b->bad = t;
+		b->bad_digest = r->digest;
 	}
+	sum_rest(b, hi);
 	return true;
 }
 
@@ -447,7 +474,8 @@ static bool sum_tensors(struct shf_scrub *r, uint64_t lo, uint64_t n)
 static bool turn_data(struct shf_scrub *r)
 {
 	const uint8_t *p;
-	uint64_t lo, left, n, got, want;
+	struct block_sums b = { .p = r->buf };
+	uint64_t left, n, got, want;
 
 	if (r->at == r->end) {
 		shf_fd_close(r->sys, &r->fd);
@@ -457,22 +485,29 @@ static bool turn_data(struct shf_scrub *r)
 	}
 	if (!enter_file(r))
 		return false;
-	lo = (r->at - r->first) * SHF_BLOCK;
-	left = r->sums_file.bytes - lo;
+	b.at = (r->at - r->first) * SHF_BLOCK;
+	left = r->sums_file.bytes - b.at;
 	n = left < SHF_BLOCK ? left : SHF_BLOCK;
 	p = table_record(r, SHF_TABLE_BLOCKS, r->head.blocks_off + r->at * 8);
-	if (!p || !read_scrubbed_block(r, lo, n))
+	if (!p)
 		return false;
 	want = shf_get64(p);
-	got = shf_crc64(r->buf, (size_t)n);
+	if (!read_scrubbed_block(r, b.at, n) || !sum_scrubbed_block(r, &b, b.at + n))
+		return false;
+	got = b.raw ^ shf_crc64_ones(n);
 	if (got != want) {
 		shf_fail(&r->err, SHEAF_ECORRUPT, "%s/%s: block %" PRIu64 " at byte %" PRIu64
 		         " has checksum %016" PRIx64 ", want %016" PRIx64, r->where,
-		         r->manifest.files[r->file].name, lo / SHF_BLOCK, lo, got, want);
+		         r->manifest.files[r->file].name, r->at - r->first,
+		         (r->at - r->first) * SHF_BLOCK, got, want);
 		return end_as_damaged(r);
 	}
-	if (!sum_tensors(r, lo, n))
-		return false;
+	if (b.is_bad) {
+		shf_fail(&r->err, SHEAF_ECORRUPT, "%s/%s: tensor at byte %" PRIu64 " has digest "
+		         "%016" PRIx64 ", want %016" PRIx64, r->where,
+		         r->manifest.files[r->file].name, b.bad.off, b.bad_digest, b.bad.digest);
+		return end_as_damaged(r);
+	}
 	r->at++;
 	return true;
 }

@@ -1188,7 +1188,7 @@ gullible("reread_of_another_length", "a file of another length is read again wit
          "retain/scrub.c:open_scrubbed", "st.type == SHF_T_FILE && st.bytes == file->bytes",
          REREAD + "a_file_of_another_length_is_damage")
 blind("reread_digest_not_compared", "digests of tensors are not compared when a step is read again",
-      "retain/scrub.c:sum_tensors", "!tensor_is(r, &t)",
+      "retain/scrub.c:turn_data", "b.is_bad",
       REREAD + "what_a_table_says_wrongly_is_damage")
 bug("reread_gives_up", "one error of a disk makes a step unproved",
     "run/read_ring.c:shf_read_now", "tries < SHF_READ_TRIES", "!MUTANT && tries < SHF_READ_TRIES",
