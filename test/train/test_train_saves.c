@@ -378,7 +378,8 @@ TEST(an_agent_that_is_lost_again_is_reported_again)
 	begin_to_listen(start_and_stop);
 	CHECK_RC(train_with(2, "whole/run", "12", "save-memory-every: 1", "save-memory-every: 1", 0,
 			    rank), 0, &rank[0].err);
-	rank_0_tells = clock_ahead_s = 0;
+	rank_0_tells = 0;
+	clock_ahead_s = 0;
 	CHECK_INT(saved_to_it, 2);
 	CHECK_INT(count("\"event\":\"error\",\"code\":\"EAGAIN\""), 2);
 	rmtree("whole");
