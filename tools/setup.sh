@@ -91,10 +91,10 @@ need_python() {
 		;;
 	check)
 		say "${dim}installing in build/venv: torch, transformers, accelerate," \
-			"ml_dtypes, mpi4py, mypy$plain$(torch_parts)"
+			"ml_dtypes, mpi4py, mypy, zstandard, pyzstd$plain$(torch_parts)"
 		pip_install torch
 		pip_install transformers accelerate safetensors ml_dtypes numpy tokenizers
-		pip_install mpi4py mypy meson-python
+		pip_install mpi4py mypy meson-python zstandard pyzstd
 		;;
 	esac
 	: >"$stamp"
