@@ -41,8 +41,8 @@ struct shf_export_plan {
 	                                 * that has it alone; NULL: the format has none */
 	struct shf_crc32 *crc;          /* owned; tables, if a file has holes; else NULL */
 	uint64_t bytes;                 /* of all files together */
-	uint64_t steps_n;               /* tensors <parameter>/step that are not written, because
-	                                 * the format has that number in another place */
+	uint64_t steps_n;               /* how many tensors <parameter>/step are not written: the
+	                                 * format stores the number of updates elsewhere */
 };
 /* Returns the holes of a file, and sets *n to their number. */
 static inline const struct shf_export_hole *shf_export_holes(const struct shf_export_file *file,

@@ -146,7 +146,7 @@ static int flex_prove_tensor(const struct flex *x, const struct shf_flex_tensor 
 	return why ? flex_bad(x, t, why) : 0;
 }
 
-/* Sets x->name to the name that Sheaf gives a tensor of the present folder, NUL-ended. */
+/* Sets x->name to the name that Sheaf gives tensor t of the folder that is being read. */
 static bool flex_name(struct flex *x, const struct shf_flex_tensor *t)
 {
 	size_t n = t->name_n, m = x->tail ? strlen(x->tail) : 0;

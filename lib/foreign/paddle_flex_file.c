@@ -84,7 +84,8 @@ static void go_through_parts(const struct shf_flex_set *set, uint32_t *next, boo
 	}
 }
 
-/* Sorts the parts by file. [with the lock] */
+/* Makes first, parts, places and states of the set, unless they were made before. The caller has
+ * the lock. */
 static int sort_parts(struct shf_flex_set *set)
 {
 	uint32_t n = shf_text_count(&set->index.files), *next;

@@ -28,8 +28,8 @@ struct shf_flex_tensor {
 	/* By part: ndim offsets, and as many sizes; see shf_flex_start and shf_flex_count. In the
 	 * arena of the checkpoint, where pieces refer to them. */
 	int64_t *starts, *counts;
-	int64_t *ranges;                /* by part: the range [lo, hi) of the box that is stored;
-	                                 * lo -1: all of it; NULL: all of all boxes */
+	int64_t *ranges;                /* by part: [lo, hi), the items of its box that are stored;
+	                                 * lo -1: the whole box. NULL: all parts are whole boxes */
 	struct shf_flex_spot *spots;    /* by part */
 	uint32_t name_n;
 	uint32_t ndim;

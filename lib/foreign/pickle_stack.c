@@ -136,7 +136,7 @@ void shf_pk_release(struct shf_pk_machine *m, struct shf_pk *v)
 		} else if (v->kind >= SHF_PK_TUPLE && v->kind <= SHF_PK_DICT) {
 			size_t n = (size_t)v->n * (v->kind == SHF_PK_DICT ? 2 : 1);
 
-			/* Most items are names of members, and small numbers. */
+			/* Most items are shared: names of members, and small numbers. */
 			for (size_t i = 0; i < n; i++)
 				if (!v->u.a[i]->shared)
 					pk_release_later(m, v->u.a[i]);

@@ -135,7 +135,7 @@ static void show_item(void *arg, const char *name, size_t n, const char **family
 	shf_buf_add(shown, name, n);
 }
 
-/* Adds the file of an item, whose names begin with that of the item. */
+/* Adds the tensors of a file. Their names begin with the name of the item. */
 static int add_bare_file(struct shf_foreign *f, const struct rank_file *x, struct sheaf_error *err)
 {
 	struct shf_torch_show show = { .show = show_item, .local = true };

@@ -25,9 +25,9 @@ struct shf_torch_states {       /* the states of one optimizer, and the weights 
 	bool checked;                   /* `names` count only if each is the name of a weight of the
 	                                 * same shape */
 };
-/* Replaces the numbers of parameters in the names of the states by their names, if all of them are
- * known: from the names that were read, or because each state has the shape of exactly one weight.
- * Otherwise a note says that they are numbers. */
+/* The names of states have the number of a parameter. Replaces these numbers by the names of the
+ * parameters, if the names of all parameters were read, or if each state has the shape of exactly
+ * one weight. Otherwise a note says that the names have numbers. */
 int shf_torch_states_rename(struct shf_foreign *f, const struct shf_torch_states *of,
                             struct sheaf_error *err);
 /* Returns whether a state of this kind has the shape of its parameter in every optimizer. kind: as

@@ -225,9 +225,8 @@ static int params_by_shape(const void *a, const void *b)
 	return shf_torch_shape_compare((*x)->state, (*y)->state);
 }
 
-/* Sorts the parameters by shape. Returns false if a shape is not known. Returns false, too, if
- * parameters of two groups have the same shape: then nothing says to which group a weight of this
- * shape belongs. */
+/* Sorts the parameters by shape. Returns false if the shape of one is not known, or if two groups
+ * have parameters of the same shape, because a weight of that shape can then belong to either. */
 static bool sort_params(const struct training *x, const struct param **sorted)
 {
 	for (uint32_t i = 0; i < x->n; i++) {

@@ -12,8 +12,8 @@ struct shf_torch_training {
 	                                         * no such dictionary */
 	struct shf_buf ends;            /* owned; of uint32_t, by group of parameters: number + 1 of
 	                                 * its last parameter */
-	struct shf_buf names;           /* owned; of const char *: the names of parameters that the
-	                                 * groups say, from shf_torch_states_read_names */
+	struct shf_buf names;           /* owned; of const char *: the names of parameters in the
+	                                 * groups, as shf_torch_states_read_names reads them */
 };
 /* Fills in *t, which is zeroed, from the value in a file. Returns false if there is no memory. */
 bool shf_torch_training_begin(struct shf_torch_training *t, struct shf_foreign *f,

@@ -8,9 +8,9 @@
 struct shf_shard { int stem; unsigned k, n; };  /* stem: its length */
 /* Splits a name of this form into *s. Returns false for any other name. */
 bool shf_shard_of(struct shf_shard *s, const char *name, const char *tail);
-/* Returns whether the list lacks a shard of the model of which `name` is a shard. `want` is then
- * the name of one that is missing. Only the neighbours of `name` in the list are compared, so the
- * caller must ask for each shard of the list. */
+/* `name` is a shard of a model. Returns whether another shard of that model is missing from the
+ * list, and copies the name of a missing one to `want`. Only the neighbours of `name` in the list
+ * are looked at, so the caller must ask for each shard in the list. */
 bool shf_shard_is_missing(char *const *names, size_t n, const char *name, const char *tail,
                           char want[300]);
 /* Returns whether a directory has the file `whole`, a model in one file, and the index names other

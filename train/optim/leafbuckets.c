@@ -7,7 +7,7 @@
 
 #include "sumtree.h"
 
-enum { LATE = 2 };                      /* buckets that are collected late */
+enum { LATE = 2 };                      /* how many of the first buckets are late */
 
 int tr_leaf_is_tied(const struct tr_registry *reg)
 {
@@ -101,8 +101,9 @@ static int size_of(struct tr_leafgrads *lg, int64_t items)
 	return i;
 }
 
-/* Finds the buckets that are collected late. Those that come last in a backward pass are the first
- * ones. A head or an embedding that has the weights of the other is added to it before. */
+/* Marks the buckets whose sums are collected during the update: the first ones that are not empty,
+ * because a backward pass ends with them, and a tied head and embedding, whose sums are added to
+ * each other before they are collected. */
 static void find_late(struct tr_leafgrads *lg)
 {
 	const struct tr_registry *reg = lg->o.reg;
