@@ -436,6 +436,7 @@ static int pk_add(struct shf_pk_machine *m, struct shf_pk *v, struct shf_pk **it
 /* Adds all items above the mark to the container below it. */
 static int pk_add_marked(struct shf_pk_machine *m, bool pairs)
 {
+	uint32_t early = pairs ? shf_pk_early_end(m) : 0;
 	struct shf_pk **items = NULL, *v;
 	size_t n = 0;
 	int rc = shf_pk_pop_mark(m, &items, &n);
@@ -443,6 +444,8 @@ static int pk_add_marked(struct shf_pk_machine *m, bool pairs)
 	v = rc == 0 ? shf_pk_top(m) : NULL;
 	if (rc < 0)
 		return rc;
+	if (early && v)                 /* it is the dictionary that was below the mark */
+		v->taken += early;
 	return v ? pk_add(m, v, items, n, pairs) : shf_pk_empty(m);
 }
 
@@ -672,20 +675,72 @@ static int pk_step(struct shf_pk_machine *m, uint8_t op)
 	}
 }
 
-/* Does the next opcodes as long as they are those of which a long pickle has most, and are in the
- * window: BINGET, which asks for names of members, and BININT1. pk_step does them if an entry or a
- * number is not there yet. */
+/* Returns what an opcode pushes that is a number of two bytes, or is there already: the name of a
+ * member, a small number or a constant; NULL: pk_step does it. *width: the bytes of the opcode. */
+static struct shf_pk *pk_frequent(struct shf_pk_machine *m, const uint8_t *op, size_t *width)
+{
+	struct shf_pk *v;
+
+	*width = 2;
+	switch (op[0]) {
+	case 'h': return m->memo.first[op[1]];
+	case 'K': return m->small[op[1]];
+	case 'M':
+		*width = 3;
+		v = op[2] ? shf_pk_new(m, SHF_PK_INT) : m->small[op[1]];
+		if (v && op[2])
+			v->u.i = op[1] | op[2] << 8;
+		return v;
+	case ')': *width = 1; return m->empty;
+	case 'N': *width = 1; return m->none;
+	case 0x89: *width = 1; return m->no;
+	default: return NULL;
+	}
+}
+
+/* Does the next opcodes as long as they are in the window, and are those of which a long pickle has
+ * most: they enter in the memo what nothing asks for, or push what pk_frequent knows. */
 static void pk_run_frequent(struct shf_pk_machine *m)
 {
-	while (m->n - m->at > 2 && m->height < m->stack_max) {
-		uint8_t op = m->bytes[m->at], i = m->bytes[m->at + 1];
-		struct shf_pk *v = op == 'h' ? m->memo.first[i] : op == 'K' ? m->small[i] : NULL;
+	while (m->n - m->at > 3 && m->height < m->stack_max && m->height != m->early + 2) {
+		const uint8_t *op = m->bytes + m->at;
+		struct shf_pk *v;
+		size_t width;
 
+		if (op[0] == 0x94 && shf_pk_memo_is_idle(&m->memo) && m->height > m->floor) {
+			m->memo.next++;
+			m->at++;
+			continue;
+		}
+		v = pk_frequent(m, op, &width);
 		if (!v)
 			return;
 		m->stack[m->height++] = v;
-		m->at += 2;
+		m->at += width;
 	}
+}
+
+/* Whether an opcode begins the key of the next pair: a text, a global or an entry of the memo. */
+static bool begins_key(uint8_t op)
+{
+	return op == 'h' || op == 'j' || op == 0x8c || op == 'X' || op == 'c';
+}
+
+/* Offers the only pair above the mark `early` to the taker, if it is complete. Python sets a
+ * thousand pairs by one opcode. Taken one by one, their records are used again while the processor
+ * has them in its cache. A taken pair is gone from the stack, so a pickle that does anything but
+ * set it in the dictionary below the mark is refused. */
+static void pk_take_early(struct shf_pk_machine *m, uint8_t op)
+{
+	struct shf_pk **pair = m->stack + m->early;
+
+	if (!begins_key(op) || m->early_n == UINT32_MAX / 4 ||
+	    !m->taker->take(m->taker->arg, pair[0], pair[1]))
+		return;
+	m->early_n++;
+	m->height = m->early;
+	shf_pk_release(m, pair[0]);
+	shf_pk_release(m, pair[1]);
 }
 
 static int pk_run(struct shf_pk_machine *m)
@@ -709,6 +764,8 @@ static int pk_run(struct shf_pk_machine *m)
 		op = m->bytes[m->at++];
 		if (op == '.')
 			break;
+		if (m->height == m->early + 2 && m->floor == m->early)
+			pk_take_early(m, op);
 		rc = pk_step(m, op);
 	}
 	if (rc < 0)
@@ -736,7 +793,8 @@ static int pk_read(struct shf_pk_machine *m)
 int shf_pickle_read(struct shf_pickle *p, const uint8_t *bytes, size_t n, const char *where,
                     struct sheaf_error *err)
 {
-	struct shf_pk_machine m = { .p = p, .bytes = bytes, .n = n, .where = where, .err = err };
+	struct shf_pk_machine m = { .p = p, .bytes = bytes, .n = n, .where = where, .err = err,
+		.early = SHF_PK_NOT_EARLY };
 
 	*p = (struct shf_pickle){ 0 };
 	if (n > SHF_PICKLE_MAX)
@@ -750,7 +808,7 @@ int shf_pickle_read_file(struct shf_pickle *p, const struct shf_region *r,
                          const struct shf_pickle_taker *taker, struct sheaf_error *err)
 {
 	struct shf_pk_machine m = { .p = p, .region = r, .taker = taker, .where = r->where,
-		.err = err };
+		.err = err, .early = SHF_PK_NOT_EARLY };
 
 	*p = (struct shf_pickle){ 0 };
 	return pk_read(&m);

@@ -106,6 +106,18 @@ static int memo_skip(struct shf_pk_machine *m, uint8_t after)
 	                                 !(m->taker && v <= SHF_PK_FEW_MAX)) : rc;
 }
 
+/* Sets memo->asked to the lowest entry from i on that is asked for. */
+static void memo_ask_from(struct shf_pk_memo *memo, uint64_t i)
+{
+	const uint64_t *used = (const uint64_t *)(const void *)memo->used.data;
+	size_t words = memo->used.len / sizeof(*used), w = (size_t)(i / 64);
+	uint64_t bits = w < words ? used[w] & UINT64_MAX << i % 64 : 0;
+
+	while (!bits && w + 1 < words)
+		bits = used[++w];
+	memo->asked = bits ? 64 * (uint64_t)w + (unsigned)__builtin_ctzll(bits) : UINT64_MAX;
+}
+
 /* Makes room for the entries that are asked for. */
 static int memo_count(struct shf_pk_machine *m)
 {
@@ -120,6 +132,7 @@ static int memo_count(struct shf_pk_machine *m)
 		n += (uint32_t)__builtin_popcountll(used[w]);
 	}
 	memo->kept = shf_zalloc(n, sizeof(struct shf_pk *));
+	memo_ask_from(memo, 0);
 	return memo->before && memo->kept ? 0 : shf_pk_no_memory(m);
 }
 
@@ -195,8 +208,12 @@ int shf_pk_memo_put(struct shf_pk_machine *m, uint64_t i)
 		return shf_pk_empty(m);
 	if (i > m->op - m->left_out)
 		return shf_pk_fail(m, "has a memo that is larger than the pickle");
-	m->memo.next = i >= m->memo.next ? i + 1 : m->memo.next;
 	at = i < SHF_PK_MEMO_FIRST ? &m->memo.first[i] : memo_at(&m->memo, i);
+	if (i >= m->memo.next) {
+		m->memo.next = i + 1;
+		if (i >= m->memo.asked)
+			memo_ask_from(&m->memo, i + 1);
+	}
 	if (at) {
 		*at = v;
 		v->shared = true;

@@ -17,10 +17,17 @@ struct shf_pk_memo {
 	struct shf_pk **kept;           /* owned; by number among the entries that are asked for;
 	                                 * NULL: not entered yet */
 	uint64_t next;                  /* one more than the highest entry so far */
+	uint64_t asked;                 /* the lowest entry from `next` on, and from the first ones
+	                                 * on, that is asked for; UINT64_MAX: none */
 };
 /* Finds out what the pickle asks for, and rewinds the input. A pickle that is damaged is looked at
  * up to the damage, which is reported when it is read. ENOMEM, EIO. */
 int shf_pk_memo_scan(struct shf_pk_machine *m);
+/* Whether entry `next` is none of the first ones, and nothing asks for it. */
+static inline bool shf_pk_memo_is_idle(const struct shf_pk_memo *memo)
+{
+	return memo->next >= SHF_PK_MEMO_FIRST && memo->next < memo->asked;
+}
 /* Enters the top of the stack as entry i. */
 int shf_pk_memo_put(struct shf_pk_machine *m, uint64_t i);
 /* Pushes entry i. */

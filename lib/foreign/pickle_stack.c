@@ -171,16 +171,31 @@ int shf_pk_empty(struct shf_pk_machine *m)
 
 int shf_pk_mark(struct shf_pk_machine *m)
 {
+	const struct shf_pk *below = shf_pk_top(m);
+
+	if (m->taker && m->early_n == 0 && below && below->kind == SHF_PK_DICT && below->taken)
+		m->early = m->height;
 	shf_buf_add(&m->marks, &m->height, sizeof(m->height));
 	m->floor = m->height;
 	return m->marks.oom ? shf_pk_no_memory(m) : 0;
+}
+
+uint32_t shf_pk_early_end(struct shf_pk_machine *m)
+{
+	uint32_t n = m->floor == m->early ? m->early_n : 0;
+
+	if (m->floor == m->early) {
+		m->early = SHF_PK_NOT_EARLY;
+		m->early_n = 0;
+	}
+	return n;
 }
 
 bool shf_pk_unmark(struct shf_pk_machine *m)
 {
 	const size_t *marks = (const size_t *)(const void *)m->marks.data;
 
-	if (!m->marks.len)
+	if (!m->marks.len || (m->early_n && m->floor == m->early))
 		return false;
 	m->marks.len -= sizeof(*marks);
 	m->floor = m->marks.len ? marks[m->marks.len / sizeof(*marks) - 1] : 0;
@@ -191,6 +206,8 @@ int shf_pk_pop_mark(struct shf_pk_machine *m, struct shf_pk ***items, size_t *n)
 {
 	size_t mark = m->floor;
 
+	if (m->early_n && mark == m->early)
+		return shf_pk_fail(m, "makes something else of the pairs of a dictionary");
 	if (!shf_pk_unmark(m))
 		return shf_pk_fail(m, "has no mark on the stack");
 	*items = m->stack ? m->stack + mark : NULL;     /* NULL: nothing was ever pushed */

@@ -9,6 +9,7 @@
 #define SHF_PK_TEXT_READ ((uint64_t)64 << 10)   /* longer texts stay in the file */
 #define SHF_PK_FEW_MAX 8        /* bytes that fit into a record of kind FEW */
 #define SHF_PK_ARRAY_MAX 32     /* items of the longest array that is used again */
+#define SHF_PK_NOT_EARLY (SIZE_MAX - 2)         /* a height that no mark has */
 #define SHF_PK_TEXTS 17         /* sizes of texts whose memory is used again, in steps of 16
                                  * bytes */
 struct shf_pk_machine {
@@ -30,6 +31,11 @@ struct shf_pk_machine {
 	struct shf_buf marks;           /* of size_t: heights of the stack */
 	struct shf_pk_memo memo;
 	const struct shf_pickle_taker *taker;   /* NULL: none */
+	/* The pairs above one mark are offered to the taker when they are complete (pk_take_early).
+	 * early: the height of this mark; early_n: pairs that were
+	 * taken, and do not count in the dictionary yet. */
+	size_t early;
+	uint32_t early_n;
 	struct shf_pk *slab;
 	size_t slab_n;                  /* records left in the slab */
 	/* What was released and is used again. The first member of each refers to the next one. */
@@ -78,7 +84,10 @@ static inline struct shf_pk *shf_pk_top(const struct shf_pk_machine *m)
 	return m->height > m->floor ? m->stack[m->height - 1] : NULL;
 }
 int shf_pk_empty(struct shf_pk_machine *m);
-int shf_pk_mark(struct shf_pk_machine *m);      /* sets a mark */
+/* Sets a mark. The pairs above it are taken early if the taker took some of the same dictionary. */
+int shf_pk_mark(struct shf_pk_machine *m);
+/* Returns how many pairs above the last mark were taken early. The caller counts them. */
+uint32_t shf_pk_early_end(struct shf_pk_machine *m);
 /* Takes the last mark away; false: there is none. */
 bool shf_pk_unmark(struct shf_pk_machine *m);
 /* Takes all items above the last mark, and the mark. They stay valid until the next push. */

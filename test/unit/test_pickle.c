@@ -452,6 +452,70 @@ TEST(a_long_pickle_of_taken_pairs_needs_few_records)
 	free(bytes);
 }
 
+/* Takes as take_twos does, and counts the pairs that were made of the records of the pair before:
+ * sum. */
+static bool take_twos_again(void *arg, const struct shf_pk *key, const struct shf_pk *value)
+{
+	static struct taken own;
+	struct taken *t = arg;
+
+	if (!take_twos(&own, key, value))
+		return false;
+	t->sum += t->name == (const char *)(const void *)value->u.a;
+	t->name = (const char *)(const void *)value->u.a;
+	t->n++;
+	return true;
+}
+
+TEST(of_a_dictionary_of_which_pairs_were_taken_the_next_ones_are_taken_when_they_are_complete)
+{
+	/* Six pairs at once after a first one; "e" is 1, and "f" the tuple of "d". */
+	static const char text[] = "\x80\x02}(X\1\0\0\0aM\xe8\3M\xe9\3\x86u(X\1\0\0\0bM\xe8\3M"
+		"\xe9\3\x86X\1\0\0\0cM\xe8\3M\xe9\3\x86X\1\0\0\0dM\xd0\7M\xd1\7\x86q\1X\1\0\0\0"
+		"eK\1X\1\0\0\0fh\1X\1\0\0\0gM\xe8\3M\xe9\3\x86u.";
+	struct taken t = { 0 };
+	const struct shf_pickle_taker taker = { .take = take_twos_again, .arg = &t };
+	struct text bytes = { (const uint8_t *)text, sizeof(text) - 1, 0 };
+	struct shf_pickle p;
+	int64_t i;
+
+	CHECK_RC(reads_file(&p, &bytes, &taker), 0, &err);
+	CHECK_INT(t.n, 6);
+	CHECK(t.sum >= 2);              /* b is made of what a was, and c of that */
+	CHECK_INT(p.root->taken, 6);
+	CHECK_INT(p.root->n, 1);
+	CHECK(shf_pk_int(shf_pk_get(p.root, "e"), &i) && i == 1);
+	shf_pickle_release(&p);
+}
+
+TEST(pairs_that_were_taken_early_belong_to_their_dictionary_and_to_nothing_else)
+{
+	/* Instead of SETITEMS, after two pairs of a dictionary that were taken, and a name that
+	 * made the second one complete and is gone. */
+	static const struct { const char *op; size_t n; } ends[] = {
+		{ "t", 1 }, { "l", 1 }, { "d", 1 }, { "1", 1 }, { "e", 1 }, { "\x90", 1 },
+		{ "\x91", 1 }, { "o", 1 }, { "0", 1 }, { "00", 2 }, { "0000", 4 }, { "2", 1 },
+		{ "q\7", 2 }, { "\x94", 1 }, { "\x85", 1 }, { "\x86", 1 }, { "\x87", 1 }, { "s", 1 },
+		{ "a", 1 }, { "R", 1 }, { "b", 1 }, { "Q", 1 }, { "u\x86", 2 }, { ".", 1 } };
+	static const char first[] = "\x80\x02}(X\1\0\0\0aK\1K\2\x86u(X\1\0\0\0bK\1K\2\x86"
+		"X\1\0\0\0cK\1K\2\x86X\1\0\0\0d0";
+	char bytes[100];
+
+	for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+		size_t n = sizeof(first) - 1;
+		struct shf_pickle p;
+		struct taken t;
+
+		memcpy(bytes, first, n);
+		memcpy(bytes + n, ends[i].op, ends[i].n);
+		n += ends[i].n;
+		bytes[n++] = '.';
+		CHECK_RC(takes(&p, bytes, n, &t), SHEAF_EFORMAT, &err);
+		CHECK_INT(t.n, 3);
+		shf_pickle_release(&p);
+	}
+}
+
 /* The number of bytes of the file before the texts varies, so that each opcode lies across the end
  * of what was read at once. */
 TEST(a_pickle_in_a_file_is_the_pickle_in_memory)
