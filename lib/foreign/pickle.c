@@ -720,29 +720,6 @@ static void pk_run_frequent(struct shf_pk_machine *m)
 	}
 }
 
-/* Whether an opcode begins the key of the next pair: a text, a global or an entry of the memo. */
-static bool begins_key(uint8_t op)
-{
-	return op == 'h' || op == 'j' || op == 0x8c || op == 'X' || op == 'c';
-}
-
-/* Offers the only pair above the mark `early` to the taker, if it is complete. Python sets a
- * thousand pairs by one opcode. Taken one by one, their records are used again while the processor
- * has them in its cache. A taken pair is gone from the stack, so a pickle that does anything but
- * set it in the dictionary below the mark is refused. */
-static void pk_take_early(struct shf_pk_machine *m, uint8_t op)
-{
-	struct shf_pk **pair = m->stack + m->early;
-
-	if (!begins_key(op) || m->early_n == UINT32_MAX / 4 ||
-	    !m->taker->take(m->taker->arg, pair[0], pair[1]))
-		return;
-	m->early_n++;
-	m->height = m->early;
-	shf_pk_release(m, pair[0]);
-	shf_pk_release(m, pair[1]);
-}
-
 static int pk_run(struct shf_pk_machine *m)
 {
 	int rc = shf_pk_memo_scan(m);
@@ -765,7 +742,7 @@ static int pk_run(struct shf_pk_machine *m)
 		if (op == '.')
 			break;
 		if (m->height == m->early + 2 && m->floor == m->early)
-			pk_take_early(m, op);
+			shf_pk_take_early(m, op);
 		rc = pk_step(m, op);
 	}
 	if (rc < 0)

@@ -191,6 +191,28 @@ uint32_t shf_pk_early_end(struct shf_pk_machine *m)
 	return n;
 }
 
+/* Whether an opcode begins the key of the next pair: a text, a global or an entry of the memo. */
+static bool begins_key(uint8_t op)
+{
+	return op == 'h' || op == 'j' || op == 0x8c || op == 'X' || op == 'c';
+}
+
+/* Python sets a thousand pairs by one opcode. Taken one by one, their records are used again while
+ * the processor has them in its cache. A taken pair is gone from the stack, so a pickle that does
+ * anything but set it in the dictionary below the mark is refused. */
+void shf_pk_take_early(struct shf_pk_machine *m, uint8_t op)
+{
+	struct shf_pk **pair = m->stack + m->early;
+
+	if (!begins_key(op) || m->early_n == UINT32_MAX / 4 ||
+	    !m->taker->take(m->taker->arg, pair[0], pair[1]))
+		return;
+	m->early_n++;
+	m->height = m->early;
+	shf_pk_release(m, pair[0]);
+	shf_pk_release(m, pair[1]);
+}
+
 bool shf_pk_unmark(struct shf_pk_machine *m)
 {
 	const size_t *marks = (const size_t *)(const void *)m->marks.data;

@@ -31,7 +31,7 @@ struct shf_pk_machine {
 	struct shf_buf marks;           /* of size_t: heights of the stack */
 	struct shf_pk_memo memo;
 	const struct shf_pickle_taker *taker;   /* NULL: none */
-	/* The pairs above one mark are offered to the taker when they are complete (pk_take_early).
+	/* The pairs above one mark are offered to the taker when they are complete (shf_pk_take_early).
 	 * early: the height of this mark; early_n: pairs that were
 	 * taken, and do not count in the dictionary yet. */
 	size_t early;
@@ -86,6 +86,9 @@ static inline struct shf_pk *shf_pk_top(const struct shf_pk_machine *m)
 int shf_pk_empty(struct shf_pk_machine *m);
 /* Sets a mark. The pairs above it are taken early if the taker took some of the same dictionary. */
 int shf_pk_mark(struct shf_pk_machine *m);
+/* Offers the only pair above the mark `early` to the taker, if the next opcode, op, shows that the
+ * pair is complete: it begins another key. */
+void shf_pk_take_early(struct shf_pk_machine *m, uint8_t op);
 /* Returns how many pairs above the last mark were taken early. The caller counts them. */
 uint32_t shf_pk_early_end(struct shf_pk_machine *m);
 /* Takes the last mark away; false: there is none. */

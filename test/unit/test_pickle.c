@@ -495,8 +495,8 @@ TEST(pairs_that_were_taken_early_belong_to_their_dictionary_and_to_nothing_else)
 	static const struct { const char *op; size_t n; } ends[] = {
 		{ "t", 1 }, { "l", 1 }, { "d", 1 }, { "1", 1 }, { "e", 1 }, { "\x90", 1 },
 		{ "\x91", 1 }, { "o", 1 }, { "0", 1 }, { "00", 2 }, { "0000", 4 }, { "2", 1 },
-		{ "q\7", 2 }, { "\x94", 1 }, { "\x85", 1 }, { "\x86", 1 }, { "\x87", 1 }, { "s", 1 },
-		{ "a", 1 }, { "R", 1 }, { "b", 1 }, { "Q", 1 }, { "u\x86", 2 }, { ".", 1 } };
+		{ "q\7", 2 }, { "\x94", 1 }, { "\x85", 1 }, { "\x86", 1 }, { "\x87", 1 },
+		{ "s", 1 }, { "a", 1 }, { "R", 1 }, { "b", 1 }, { "Q", 1 }, { "u\x86", 2 }, { ".", 1 } };
 	static const char first[] = "\x80\x02}(X\1\0\0\0aK\1K\2\x86u(X\1\0\0\0bK\1K\2\x86"
 		"X\1\0\0\0cK\1K\2\x86X\1\0\0\0d0";
 	char bytes[100];
