@@ -31,9 +31,9 @@ struct shf_pk_machine {
 	struct shf_buf marks;           /* of size_t: heights of the stack */
 	struct shf_pk_memo memo;
 	const struct shf_pickle_taker *taker;   /* NULL: none */
-	/* The pairs above one mark are offered to the taker when they are complete (shf_pk_take_early).
-	 * early: the height of this mark; early_n: pairs that were
-	 * taken, and do not count in the dictionary yet. */
+	/* The pairs above one mark are offered to the taker when they are complete
+	 * (shf_pk_take_early). early: the height of this mark; early_n: pairs that were taken, and
+	 * do not count in the dictionary yet. */
 	size_t early;
 	uint32_t early_n;
 	struct shf_pk *slab;

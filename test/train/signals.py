@@ -44,10 +44,15 @@ class Running:
         self.out = ""
 
     def until(self, text):
-        for line in self.process.stdout:
-            self.out += line
-            if text in line:
-                return
+        # Unbuffered: communicate() would not see what was read ahead.
+        line = b""
+        while c := os.read(self.process.stdout.fileno(), 1):
+            line += c
+            if c == b"\n":
+                self.out += line.decode()
+                if text in line.decode():
+                    return
+                line = b""
         raise SystemExit("the job ended before %s: %s" % (text, self.process.stderr.read()))
 
     def send(self, sig):
