@@ -366,7 +366,7 @@ def killed(at: str) -> None:
 
 def alone(what: str, at: str) -> int:
     """Runs a function of this file in a process of its own."""
-    done = subprocess.run([sys.executable, "-B", os.path.abspath(__file__), what, at],
+    done = subprocess.run([sys.executable, os.path.abspath(__file__), what, at],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
     if done.returncode not in (0, -9):
         raise AssertionError(done.stdout[-3000:])

@@ -50,7 +50,7 @@ ckpt.save_async(7)
 def ends(path: str) -> list[tuple[int, str]]:
     """Two processes that end with a save in flight: their exit codes, and what they print."""
     here = os.path.dirname(os.path.abspath(__file__))
-    begun = [subprocess.Popen([sys.executable, "-B", "-c", END, path, str(rank), here],
+    begun = [subprocess.Popen([sys.executable, "-c", END, path, str(rank), here],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
              for rank in range(2)]
     said = [p.communicate(timeout=200)[0] for p in begun]

@@ -137,7 +137,7 @@ def test_finetune() -> None:
 
 def without_torch(at: str, before: list[str], script: str, *args: str, **env: str) -> str:
     """What a script prints that needs no torch; `before` starts it."""
-    done = subprocess.run([*before, sys.executable, "-B", os.path.join(EXAMPLES, script), *args],
+    done = subprocess.run([*before, sys.executable, os.path.join(EXAMPLES, script), *args],
                           cwd=at, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           env=dict(os.environ, OMP_NUM_THREADS="1", **env))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -184,7 +184,7 @@ def test_paddle_sharded() -> None:
     def run_on(run: str, ranks: int, steps: int) -> str:
         under = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks), "--backend",
                  "gloo", "--log_dir", os.path.join(at, "logs")]
-        done = subprocess.run([sys.executable, "-B", *under,
+        done = subprocess.run([sys.executable, *under,
                                os.path.join(EXAMPLES, "paddle_sharded.py"), run, "--steps",
                                str(steps)], cwd=at, stdin=subprocess.DEVNULL, text=True,
                               capture_output=True, env=dict(os.environ, OMP_NUM_THREADS="1"))

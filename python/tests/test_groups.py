@@ -210,7 +210,7 @@ def test_mpi4py() -> None:
         raise tap.Skip("no mpirun")
     with tap.folder() as at:
         done = subprocess.run([mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "3",
-                               sys.executable, "-B", __file__, "mpi", "3", at,
+                               sys.executable, __file__, "mpi", "3", at,
                                "operations,round_trip"], capture_output=True, text=True,
                               stdin=subprocess.DEVNULL, timeout=100)
         assert done.returncode == 0 and done.stdout.count("done") == 3, done.stdout + done.stderr

@@ -305,7 +305,7 @@ def test_two_processes() -> None:
     with folder() as at:
         run = tap.mpirun()
         for rank in range(2):
-            run += [":"] * rank + ["-n", "1", sys.executable, "-B", __file__, str(rank), str(port),
+            run += [":"] * rank + ["-n", "1", sys.executable, __file__, str(rank), str(port),
                                    at]
         done = subprocess.run(run, capture_output=True, text=True, stdin=subprocess.DEVNULL,
                               timeout=200, env=env)

@@ -221,7 +221,7 @@ def one_rank(what: str, at: str) -> None:
 def launched(ranks: int, what: str, at: str) -> None:
     """Runs one_rank on as many ranks, as paddle.distributed.launch starts them."""
     logs = os.path.join(at, "logs-" + what)
-    done = subprocess.run([sys.executable, "-B", "-m", "paddle.distributed.launch",
+    done = subprocess.run([sys.executable, "-m", "paddle.distributed.launch",
                            "--nproc_per_node", str(ranks), "--backend", "gloo", "--log_dir", logs,
                            __file__, what, os.path.join(at, "run")], capture_output=True,
                           text=True, timeout=250, stdin=subprocess.DEVNULL,

@@ -78,7 +78,7 @@ def test_the_example_of_many_ranks() -> None:
         script = os.path.join(at, "many.py")
         with open(script, "w", encoding="utf-8") as f:
             f.write(found[0])
-        done = subprocess.run([sys.executable, "-B", "-m", "torch.distributed.run", "--standalone",
+        done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone",
                                "--nproc_per_node", "2", script], cwd=at, capture_output=True,
                               text=True)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -102,7 +102,7 @@ def test_the_example_of_mpi4py() -> None:
     """The example of a tree of several ranks runs under mpirun"""
     mpirun = tap.mpirun()
     with tap.folder() as at:
-        done = subprocess.run([*mpirun, "-n", "2", sys.executable, "-B", "-c", marked("mpi")],
+        done = subprocess.run([*mpirun, "-n", "2", sys.executable, "-c", marked("mpi")],
                               cwd=at, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         assert os.path.isdir(os.path.join(at, "runs", "rows", "checkpoint-0"))
@@ -114,7 +114,7 @@ def test_the_example_of_jax() -> None:
     with tap.folder() as at:
         env = dict(os.environ, XLA_FLAGS="--xla_force_host_platform_device_count=8",
                    JAX_PLATFORMS="cpu")
-        done = subprocess.run([sys.executable, "-B", "-c", marked("jax")], cwd=at,
+        done = subprocess.run([sys.executable, "-c", marked("jax")], cwd=at,
                               capture_output=True, text=True, env=env)
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -126,7 +126,7 @@ def test_the_example_of_paddle() -> None:
         script = os.path.join(at, "script.py")
         with open(script, "w", encoding="utf-8") as f:
             f.write(marked("paddle"))
-        done = subprocess.run([sys.executable, "-B", "-m", "paddle.distributed.launch",
+        done = subprocess.run([sys.executable, "-m", "paddle.distributed.launch",
                                "--nproc_per_node", "2", "--backend", "gloo", script], cwd=at,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
