@@ -65,7 +65,7 @@ __attribute__((target("avx512f"))) static void x16(float *e, const float *w, siz
 	const __m512 none = _mm512_castsi512_ps(_mm512_set1_epi32((int)NO_NUMBER));
 
 	for (size_t i = 0; i < n; i += 16) {
-		__mmask16 m = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
+		__mmask16 m = (__mmask16)(n - i >= 16 ? 0xffff : (1u << (n - i)) - 1);
 		__m512 v = _mm512_mul_ps(ds, _mm512_maskz_loadu_ps(m, w + i));
 
 		v = _mm512_fmadd_ps(cs, _mm512_maskz_loadu_ps(m, e + i), v);
