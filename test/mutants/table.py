@@ -2384,13 +2384,14 @@ bug("saved_offsets_ignored", "the parts of ranks in safetensors files are read a
 # ---- the trainer ----
 NUM, RANKS, OPS, DATA, WHOLE, TENSORS, PIPE = ["train/test_train_%s: " % n for n in (
     "num", "comm", "ops", "data", "whole", "tensorpar", "pipe")]
+GEMM = "train/test_train_gemm: "
 NESTED, FEED = "train/test_train_nested: ", "train/test_train_rowfeed: "
 ZERO, EVALS = "train/test_train_zero: ", "train/test_train_evals: "
 PREP = "train/test_train_dataprep: "
 SAME_BITS = TENSORS + "losses_and_gradients_have_the_same_bits"
 bug("part_overwrites", "a part of a product replaces those before it", "num/gemm.c:tr_gemm",
     "k += TR_CHAIN, add = 1", "k += TR_CHAIN, add = MUTANT ? g->add : 1",
-    NUM + "products_have_the_bits")
+    GEMM + "products_have_the_bits")
 bug("gradients_not_reduced", "each rank keeps the gradients of its own leaves",
     "comm/leafsum.c:tr_sum_leaves", "if (g->n == 1)", "if (g->n == 1 || MUTANT)",
     RANKS + "the_sum_over_leaves", WHOLE + "ranks_that_are_threads")

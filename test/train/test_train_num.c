@@ -7,38 +7,10 @@
 #include "dropmask.h"
 #include "elementary.h"
 #include "exact.h"
-#include "isa.h"
 #include "itemhash.h"
-#include "philox.h"
 #include "rows.h"
 #include "sumtree.h"
-
-static float work[TR_GEMM_WORK] __attribute__((aligned(64)));
-
-/* Drawn from [-1, 1). */
-static void draw(float *x, int64_t n, uint64_t of)
-{
-	for (int64_t i = 0; i < n; i++) {
-		uint32_t r[4];
-
-		tr_random(7, TR_RANDOM_INIT, of, (uint64_t)i, r);
-		x[i] = (float)((double)(int32_t)r[0] * 0x1p-31);
-	}
-}
-
-enum { SETS_MAX = 3 };
-
-/* Each instruction set of this machine, the portable one first. */
-static int sets(const struct tr_isa **isa)
-{
-	struct tr_error err;
-	int n = 0;
-
-	CHECK_INT(tr_isa_find(&isa[n++], "portable", &err), 0);
-	n += tr_isa_find(&isa[n], "avx2", &err) == 0;
-	n += tr_isa_find(&isa[n], "avx512", &err) == 0;
-	return n;
-}
+#include "trainsets.h"
 
 /* Messages of each length, of characters of each size: what is left is some of them. */
 TEST(a_message_that_is_too_long_ends_with_a_whole_character)
@@ -236,100 +208,6 @@ TEST(floats_are_rounded_to_the_nearest_bf16)
 				!(back[i] >= tr_widen(y[0][i]) && back[i] <= tr_widen(y[0][i]));
 	}
 	CHECK_INT(wrong, 0);
-}
-
-/* A product whose operands may be transposed, cut where cut says. */
-struct product {
-	struct tr_gemm g;
-	float a[90 * 700], b[90 * 700], c[90 * 90], want[90 * 90];
-};
-
-static void make(struct product *p, int64_t m, int64_t n, int64_t k, int how, uint64_t of)
-{
-	int ta = how & 1, tb = how >> 1 & 1;
-	enum tr_type a = how & 8 ? TR_BF16 : TR_F32, b = how & 16 ? TR_BF16 : TR_F32;
-	const struct tr_isa *isa[SETS_MAX];
-
-	draw(p->a, m * k, of);
-	draw(p->b, n * k, of + 1);
-	draw(p->c, m * n, of + 2);
-	p->g = (struct tr_gemm){ .m = m, .n = n, .k = k, .c = p->c, .c_row = n, .add = how >> 2 & 1,
-		.a = { p->a, ta ? 1 : k, ta ? m : 1, a },
-		.b = { p->b, tb ? 1 : n, tb ? k : 1, b } };
-	sets(isa);
-	isa[0]->items[a].round(p->a, p->a, m * k);
-	isa[0]->items[b].round(p->b, p->b, n * k);
-	memcpy(p->want, p->c, sizeof(p->c));
-}
-
-TEST(products_have_the_bits_of_their_definition_on_every_instruction_set)
-{
-	static const int64_t cut[] = { 0, 5, 5, 300, 612 };
-	static struct product p;
-	const struct tr_isa *isa[SETS_MAX];
-	int n = sets(isa);
-
-	for (int s = 0; s < n; s++) {
-		for (int i = t_from(T_STRIDE); i < 120; i += T_STRIDE) {
-			int64_t k = i % 5 ? 1 + i * 5 : 612;
-
-			make(&p, 1 + i * 7 % 90, 1 + i * 11 % 90, k, i, (uint64_t)i);
-			if (k == 612) {
-				p.g.cut = cut;
-				p.g.cut_n = 4;
-			}
-			tr_gemm(isa[s], &p.g, work);
-			p.g.c = p.want;
-			tr_gemm_chain(&p.g);
-			CHECK(memcmp(p.c, p.want, sizeof(p.c)) == 0);
-		}
-	}
-}
-
-TEST(a_product_made_in_two_calls_has_the_bits_of_one)
-{
-	static const int64_t cut[] = { 0, 37, 411 };
-	static struct product p;
-	const struct tr_isa *isa[SETS_MAX];
-	int n = sets(isa);
-
-	make(&p, 50, 40, 411, 1 | 4, 3);        /* C += A^T B, as gradients of weights are */
-	p.g.cut = cut;
-	p.g.cut_n = 2;
-	tr_gemm(isa[n - 1], &p.g, work);
-	p.g.c = p.want;
-	p.g.cut = NULL;
-	p.g.k = 37;
-	tr_gemm(isa[n - 1], &p.g, work);
-	p.g.a.at = tr_item(TR_F32, p.g.a.at, 37 * p.g.a.column);
-	p.g.b.at = tr_item(TR_F32, p.g.b.at, 37 * p.g.b.row);
-	p.g.k = 411 - 37;
-	tr_gemm(isa[n - 1], &p.g, work);
-	CHECK(memcmp(p.c, p.want, sizeof(p.c)) == 0);
-}
-
-TEST(products_of_many_rows_and_columns_leave_nothing_out)
-{
-	enum { M = 401, N = 1100, K = 20 };
-	static float a[M * K], b[K * N], c[M * N];
-	const struct tr_isa *isa[SETS_MAX];
-	struct tr_gemm g = { .m = M, .n = N, .k = K, .a = { a, K, 1, TR_F32 },
-			     .b = { b, N, 1, TR_F32 }, .c = c, .c_row = N };
-	double worst = 0;
-
-	draw(a, M * K, 1);
-	draw(b, K * N, 2);
-	tr_gemm(isa[sets(isa) - 1], &g, work);
-	for (int i = 0; i < M; i++) {
-		for (int j = 0; j < N; j++) {
-			double want = 0;
-
-			for (int k = 0; k < K; k++)
-				want += (double)a[i * K + k] * (double)b[k * N + j];
-			worst = fmax(worst, fabs(c[i * N + j] - want));
-		}
-	}
-	CHECK(worst < 5e-6);
 }
 
 /* Calls every row operation on n items; all results go to `out`. */
@@ -582,33 +460,4 @@ TEST(cuts_depend_on_the_pieces_and_cover_all)
 	CHECK_INT(tr_cut(101, 4, 2), tr_cut(101, 2, 1));
 	CHECK_INT(tr_cut(101, 4, 4), 101);
 	CHECK(tr_cut(INT64_MAX / 2, 3, 3) == INT64_MAX / 2);
-}
-
-TEST(the_kernels_pass_the_check_that_a_start_makes)
-{
-	const struct tr_isa *isa[SETS_MAX];
-	struct tr_error err;
-	int n = sets(isa);
-
-	for (int i = 0; i < n; i++)
-		CHECK_RC(tr_isa_check(isa[i], work, &err), 0, &err);
-}
-
-static void tile_off(int64_t k, const float *a, const float *b, float *c, int64_t c_row, int add)
-{
-	tr_tile_portable(k, a, b, c, c_row, add);
-	c[0] = nextafterf(c[0], 100);
-}
-
-TEST(a_kernel_with_one_wrong_bit_is_found_at_the_start)
-{
-	const struct tr_isa *isa[SETS_MAX];
-	struct tr_isa off;
-	struct tr_error err;
-
-	sets(isa);
-	off = *isa[0];
-	off.tile = tile_off;
-	CHECK_INT(tr_isa_check(&off, work, &err), TR_EBUG);
-	CHECK_INT(tr_isa_find(&isa[0], "vliw", &err), TR_EINVAL);
 }
