@@ -2553,7 +2553,7 @@ bug("state_not_loaded", "a resume leaves weights and moments as they are",
 blind("other_options_accepted", "ranks train with different options", "run/trainstart.c:"
       "agree_on_options", "x[0] != ~x[1]", WHOLE + "ranks_with_different_options")
 blind("newer_steps_unseen", "a training begins that its run cannot save",
-      "run/bindfind.c:check_newest", "newest > step && s->rewind_to < 0",
+      "run/bindfind.c:check_newest", "c.newest > step && s->rewind_to < 0",
       WHOLE + "a_run_that_cannot_be_saved_to")
 blind("another_run_rewound", "rewind is taken with the step of another run",
       "run/bindfind.c:open_named", "!own && rewind", WHOLE + "a_run_is_the_same_one")
