@@ -2384,7 +2384,7 @@ bug("saved_offsets_ignored", "the parts of ranks in safetensors files are read a
 # ---- the trainer ----
 NUM, RANKS, OPS, DATA, WHOLE, TENSORS, PIPE = ["train/test_train_%s: " % n for n in (
     "num", "comm", "ops", "data", "whole", "tensorpar", "pipe")]
-GEMM = "train/test_train_gemm: "
+GEMM, ISA = "train/test_train_gemm: ", "train/test_train_isa: "
 NESTED, FEED = "train/test_train_nested: ", "train/test_train_rowfeed: "
 ZERO, EVALS = "train/test_train_zero: ", "train/test_train_evals: "
 PREP = "train/test_train_dataprep: "
@@ -2392,6 +2392,19 @@ SAME_BITS = TENSORS + "losses_and_gradients_have_the_same_bits"
 bug("part_overwrites", "a part of a product replaces those before it", "num/gemm.c:tr_gemm",
     "k += TR_CHAIN, add = 1", "k += TR_CHAIN, add = MUTANT ? g->add : 1",
     GEMM + "products_have_the_bits")
+bug("pair_of_two_parts", "the last pair of an odd number of items has one of the next part",
+    "num/gemm.c:cell_at", "is_whole ? h[", "is_whole || MUTANT ? h[",
+    GEMM + "products_of_pairs_have_the_bits")
+bug("pairs_of_floats", "a product of floats with bf16 goes to the kernel for pairs",
+    "num/gemm.c:kernel_of", "x.a == WIDENED && x.b", "(x.a == WIDENED || MUTANT) && x.b",
+    GEMM + "the_tile_of_avx512_emulated")
+gullible("places_not_compared", "the check at the start does not look where elements are",
+    "num/isa.c:check_bf16", "check_places(isa, &x, sums, work)",
+    GEMM + "a_kernel_for_pairs_that_is_wrong")
+blind("auto_is_not_canonical", "auto takes kernels with bits of their own also with virtual",
+    "run/trainstart.c:choose_isa", "j->o->virtual.dp", ISA + "auto_takes_avx512_bf16")
+skipped("isa_by_rank", "each rank takes what its CPU has", "run/trainstart.c:choose_isa",
+        "tr_allreduce(j->ranks, &lacks, 1, TR_MAX, err)", ISA + "a_rank_that_lacks_avx512_bf16")
 bug("gradients_not_reduced", "each rank keeps the gradients of its own leaves",
     "comm/leafsum.c:tr_sum_leaves", "if (g->n == 1)", "if (g->n == 1 || MUTANT)",
     RANKS + "the_sum_over_leaves", WHOLE + "ranks_that_are_threads")

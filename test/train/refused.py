@@ -218,6 +218,11 @@ def prepare(w):
                         1000)
 
 
+def has_avx512_bf16():
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
+        return "avx512_bf16" in f.read()
+
+
 def missing_isa():
     """Kernels that this CPU does not have, and what the message says of them."""
     with open("/proc/cpuinfo", encoding="utf-8") as f:
@@ -321,9 +326,15 @@ def broken_surroundings(w):
     with open(os.path.join(ROOT, "doc/man/sheaf-train.1"), encoding="utf-8") as f:
         diagnostics = f.read().partition(".Sh DIAGNOSTICS")[2].split(".Sh ")[0]
     isa, words = missing_isa()
-    more = (("kernels that this computer does not have", {"isa": isa}, 1, 2, "isa %s: %s" %
-             (isa, words), words),)
-    for what, options, ranks, status, words, listed in BROKEN + more:
+    more = [("kernels that this computer does not have", {"isa": isa}, 1, 2, "isa %s: %s" %
+             (isa, words), words)]
+    lacks = "instructions for bf16 that this computer does not have"
+    if has_avx512_bf16():
+        w.claims.skip(lacks, "it has them")
+    else:
+        more.append((lacks, {"isa": "avx512-bf16", "dtype": "bf16"}, 1, 2, "isa avx512-bf16: this",
+                     "avx512-bf16"))
+    for what, options, ranks, status, words, listed in (*BROKEN, *more):
         done = w.run({"run": "AT/other", **options}, ranks=ranks)
         w.claims.check(done.returncode == status and words.replace("AT", w.at) in message(done),
                        "%s: the training ends with a message" % what, done.returncode, done.stderr)

@@ -220,6 +220,7 @@ TEST(options_that_do_not_fit_together_are_named)
 		  "zero-form flat" },
 		{ "{eval-ema: true, eval-data: d}", "eval-ema", "ema is 0" },
 		{ "{eval-ema: true, ema: 0.9}", "eval-ema", "eval-data" },
+		{ "isa: avx512-bf16", "isa avx512-bf16", "dtype is fp32" },
 		{ "min-lr: 1", "min-lr 1", "lr 0.0003" },
 		{ "warmup: 11", "warmup 11", "steps 10" },
 		{ "batch: 16777216\nseq: 1048576", "micro-batch 8388608", "seq 1048576" },

@@ -44,6 +44,7 @@ static struct tr_signals *signals_of_ranks __attribute__((unused));     /* by ra
 static int rank_0_tells __attribute__((unused));        /* 1: rank 0 writes events to stdout */
 static int hub_timeout_ms __attribute__((unused)) = 20000;      /* how long ranks wait */
 static int ranks_evaluate __attribute__((unused));      /* 1: the ranks evaluate a checkpoint */
+static int without_virtual __attribute__((unused));     /* 1: `virtual` is not set */
 
 static inline void put_text(const char *path, const char *text)
 {
@@ -116,6 +117,8 @@ static inline void *train(void *arg)
 	if (r->rc == 0)
 		r->rc = tr_opts_read_yaml(&o, options, strlen(options), "options", TR_FROM_FILE,
 					  &r->err);
+	if (without_virtual)
+		o.virtual = (struct tr_axes){ 0, 0, 0 };
 	if (r->rc == 0)
 		r->rc = tr_opts_set(&o, "run", r->run, TR_FROM_FLAG, "--", &r->err);
 	if (r->rc == 0)

@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of matrices whose bits do not depend on blocking, calls or the instruction set.
+/* Products of matrices whose bits do not depend on blocking, on calls or, with the one exception
+ * below, on the instruction set.
  *
  * An element is a sum of parts: k is cut every TR_CHAIN from its start, and where `cut` says. A
  * part is one chain of fused multiply-adds from +0, in ascending k. Parts are added in ascending
- * order, with `add` to what C has, otherwise to the first part. */
+ * order, with `add` to what C has, otherwise to the first part.
+ *
+ * A kernel for pairs (struct tr_isa.tile_bf16) has bits of its own, but only for a product of two
+ * matrices of bf16. A part is then a sum of pairs of products, in ascending k; an odd number of
+ * products is filled up with a zero. Everything else is as above, and the bits do not depend on
+ * blocking or calls either. */
 #ifndef GEMM_H
 #define GEMM_H
 #include <stdint.h>
@@ -22,7 +28,7 @@
 struct tr_isa;
 
 /* C[m, n] = or += A[m, k] B[k, n]. Element (i, j) of a matrix is item i * row + j * column. A
- * matrix of bf16 is widened when it is packed. */
+ * matrix of bf16 is widened when it is packed, unless the kernel computes from pairs. */
 struct tr_matrix {
 	const void *at;
 	int64_t row, column;
@@ -46,13 +52,17 @@ struct tr_gemm {
 /* Computes the product.
  * work  TR_GEMM_WORK floats, aligned to 64 bytes. */
 void tr_gemm(const struct tr_isa *isa, const struct tr_gemm *g, float *work);
-/* Computes the product element by element, as it is defined above: for tests, and for
- * tr_isa_check. */
+/* Computes the product element by element, by chains of fused multiply-adds also if it is one of
+ * bf16: for tests, and for tr_isa_check. */
 void tr_gemm_chain(const struct tr_gemm *g);
 
 /* Computes one part of a tile of C (tile_rows x tile_columns of struct tr_isa). a is ordered by k,
- * then row, and b by k, then column. With `add` the part is added to C, otherwise it replaces C. */
-typedef void tr_tile_fn(int64_t k, const float *a, const float *b, float *c, int64_t c_row,
+ * then row, and b by k, then column. With `add` the part is added to C, otherwise it replaces C.
+ * cells  how many cells of 32 bits a row of a and a column of b have. A cell is a float, or two
+ *        items of bf16, of which the first has the smaller k and the lower address. */
+typedef void tr_tile_fn(int64_t cells, const float *a, const float *b, float *c, int64_t c_row,
 			int add);
 tr_tile_fn tr_tile_portable, tr_tile_avx2, tr_tile_avx512;
+/* For pairs of bf16. */
+tr_tile_fn tr_tile_avx512_bf16;
 #endif

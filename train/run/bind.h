@@ -7,6 +7,7 @@
 
 struct tr_store;
 
+enum { TR_ISA_NAME_MAX = 32 };
 /* The step of a checkpoint, and what its notes say. */
 struct tr_progress {
 	int64_t step;
@@ -14,6 +15,9 @@ struct tr_progress {
 	int64_t adam_step;
 	uint64_t seed;
 	int64_t virtual_dp, virtual_tp; /* 0: it was not set */
+	/* The name of the kernels if they have bits of their own (struct tr_isa.tile_bf16),
+	 * otherwise "". */
+	char isa[TR_ISA_NAME_MAX];
 	/* What follows is not noted. */
 	int found;                      /* 0: there is no checkpoint to resume from */
 	int on_disk;                    /* 0: it is in memory only, or not in this run */

@@ -184,6 +184,7 @@ static int note(const struct tr_store *s, const char *key, uint64_t *x, struct t
 }
 
 const char tr_store_loss_key[] = "eval.loss", tr_store_best_key[] = "eval.key";
+const char tr_store_isa_key[] = "train.isa";
 const char *const tr_store_keys[TR_NOTES] = {
 	"train.consumed_samples", "train.tokens", "train.seed", "train.virtual", "adam.step",
 	"train.data_tokens", "train.data_hash", "train.virtual_tp" };
@@ -204,6 +205,7 @@ static int read_foreign(struct tr_store *s, struct tr_progress *p)
 
 static int read_notes(struct tr_store *s, struct tr_progress *p, struct tr_error *err)
 {
+	const char *isa = sheaf_checkpoint_note(s->found, tr_store_isa_key);
 	uint64_t x[TR_NOTES] = { 0 };
 
 	p->found = s->moments = 1;
@@ -220,6 +222,7 @@ static int read_notes(struct tr_store *s, struct tr_progress *p, struct tr_error
 		.consumed = (int64_t)x[0], .tokens = (int64_t)x[1], .seed = x[2],
 		.virtual_dp = (int64_t)x[3], .adam_step = (int64_t)x[4],
 		.data_tokens = (int64_t)x[5], .data_hash = x[6], .virtual_tp = (int64_t)x[7] };
+	snprintf(p->isa, sizeof(p->isa), "%s", isa ? isa : "");
 	return 0;
 }
 

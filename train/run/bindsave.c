@@ -20,6 +20,8 @@ static void add_notes(const struct tr_store *s, struct sheaf_save *save,
 		snprintf(text, sizeof(text), "%" PRIu64, x[i]);
 		sheaf_save_note(save, tr_store_keys[i], text, NULL);
 	}
+	if (*p->isa)
+		sheaf_save_note(save, tr_store_isa_key, p->isa, NULL);
 	if (p->evaluated) {
 		snprintf(text, sizeof(text), "%.17g", p->eval_loss);
 		sheaf_save_note(save, tr_store_loss_key, text, NULL);

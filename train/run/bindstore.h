@@ -48,6 +48,7 @@ int tr_store_fill(struct tr_store *s, uint64_t flags, struct sheaf_error *err);
  * have the first TR_NOTES_NEEDED only. */
 enum { TR_NOTES = 8, TR_NOTES_NEEDED = 5 };
 extern const char *const tr_store_keys[TR_NOTES];
+extern const char tr_store_isa_key[];   /* the note of kernels with bits of their own */
 extern const char tr_store_loss_key[];  /* the note of the loss of eval-data, for persons */
 extern const char tr_store_best_key[];  /* the note of loss_key of the training */
 #endif

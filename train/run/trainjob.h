@@ -18,6 +18,7 @@ struct tr_job {
 	struct tr_ranks linked;
 	struct tr_mesh mesh;
 	struct tr_store *store;
+	const char *isa;                /* the name of the kernels, or auto; of `o` or static */
 	struct tr_backend *be;
 	struct tr_trainer t;
 	struct tr_offload moments;      /* the arena of the optimizer, if that is in a file */

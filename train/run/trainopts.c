@@ -123,7 +123,7 @@ static const struct option table[] = {
 	{ "rewind", SWITCH, 0, AT(rewind), 0, 0, "false", NULL,
 	  "with resume RUN@STEP of run itself: set the newer checkpoints aside" },
 	{ "isa", TEXT, 0, AT(isa), 0, 0, "auto", NULL,
-	  "instruction set: auto, portable, avx2 or avx512; all give the same bits" },
+	  "instruction set: auto, portable, avx2, avx512, or avx512-bf16, which has other bits" },
 	{ "stop-seconds", INTEGER, 0, AT(stop_seconds), 1, 1 << 24, "30", NULL,
 	  "time that SIGUSR2, SIGTERM, SIGHUP and SIGINT leave to save the last step and stop" },
 	{ "timeout-ms", INTEGER, 0, AT(timeout_ms), 1, 1 << 30, "600000", NULL,

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "bf16.h"
 #include "pipeorder.h"
 #include "trainopts.h"
 
@@ -151,6 +152,9 @@ int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err)
 	rc = check_checkpoints(o, err);
 	if (rc < 0)
 		return rc;
+	if (o->dtype != TR_BF16 && strcmp(o->isa, "avx512-bf16") == 0)
+		return tr_fail(err, TR_EINVAL, "isa avx512-bf16 computes products of bf16, and "
+			       "dtype is fp32; use isa avx512, or dtype bf16");
 	if (o->min_lr > o->lr)
 		return tr_fail(err, TR_EINVAL, "min-lr %g is above lr %g; use a smaller min-lr",
 			       o->min_lr, o->lr);

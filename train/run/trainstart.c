@@ -126,11 +126,31 @@ static int agree_on_options(struct tr_job *j, struct tr_error *err)
 	return rc;
 }
 
+/* Chooses the kernels. For bf16 `auto` takes avx512-bf16, which has bits of its own, if all ranks
+ * have it. It does not if `virtual` is set, because then the bits must not depend on the CPU. */
+static int choose_isa(struct tr_job *j, struct tr_error *err)
+{
+	static const char own_bits[] = "avx512-bf16";
+	const struct tr_isa *isa;
+	struct tr_error why;
+	uint64_t lacks;
+	int rc;
+
+	j->isa = j->o->isa;
+	if (strcmp(j->isa, "auto") != 0 || j->o->dtype != TR_BF16 || j->o->virtual.dp)
+		return 0;
+	lacks = tr_isa_find(&isa, own_bits, &why) < 0;
+	rc = tr_allreduce(j->ranks, &lacks, 1, TR_MAX, err);
+	if (rc == 0 && !lacks)
+		j->isa = own_bits;
+	return rc;
+}
+
 static int make_backend(struct tr_job *j, struct tr_error *err)
 {
 	const struct tr_isa *isa;
 	float *work;
-	int rc = tr_isa_find(&isa, j->o->isa, err);
+	int rc = tr_isa_find(&isa, j->isa, err);
 
 	if (rc == 0)
 		rc = tr_backend_cpu(&j->be, isa, err);
@@ -244,6 +264,19 @@ static void list_as_changed(struct tr_job *j, const char *key)
 	while (j->changed[i] && strcmp(j->changed[i], key) != 0)
 		i++;
 	j->changed[i] = key;
+}
+
+/* Lists `isa` as changed if the kernels have other bits than those of the checkpoint. A checkpoint
+ * of other software has no bits to compare with. */
+static void compare_isa(struct tr_job *j)
+{
+	const struct tr_isa *isa = j->be->isa;
+	struct tr_progress *p = &j->progress;
+	const char *own = isa->tile_bf16 ? isa->name : "";
+
+	if (p->found && p->data_tokens && strcmp(p->isa, own) != 0)
+		list_as_changed(j, "isa");
+	snprintf(p->isa, sizeof(p->isa), "%s", own);
 }
 
 /* Refuses other data than the checkpoint was trained on, because its place in the data would mean
@@ -364,8 +397,10 @@ static int prepare_alone(struct tr_job *j, struct tr_error *err)
 		rc = check_model(j, err);
 	if (rc == 0)
 		rc = make_backend(j, err);
-	if (rc == 0)
-		rc = choose_readers(j, err);
+	if (rc < 0)
+		return rc;
+	compare_isa(j);
+	rc = choose_readers(j, err);
 	if (rc == 0)
 		rc = make_trainer(j, err);
 	if (rc < 0)
@@ -489,6 +524,8 @@ static int start(struct tr_job *j, struct tr_error *err)
 	if (rc == 0)
 		rc = tr_mesh_make(&j->mesh, j->ranks, (int)j->o->mesh.dp, (int)j->o->mesh.tp,
 				  (int)j->o->mesh.pp, err);
+	if (rc == 0)
+		rc = choose_isa(j, err);
 	if (rc == 0)
 		rc = tr_agree(j->ranks, prepare_alone(j, err), err);
 	if (rc == 0)
