@@ -46,7 +46,8 @@ def describe(path):
     return {
         "cpu": (re.search(r"model name\s*:\s*(.*)", cpu) or ["", os.uname().machine])[1],
         "cores": len(os.sched_getaffinity(0)),
-        "instructions": [f for f in ("avx2", "avx512f", "pclmulqdq", "vpclmulqdq") if f in flags],
+        "instructions": [f for f in ("avx2", "avx512f", "avx512_bf16", "pclmulqdq", "vpclmulqdq")
+                         if f in flags],
         "memory_bytes": int(memory[1]) * 1024 if memory else 0,
         "kernel": os.uname().release,
         "file_system": kind, "mount_options": options,
