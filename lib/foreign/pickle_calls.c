@@ -32,14 +32,25 @@ static bool has_part(const char *path, size_t n, bool first, const char *const *
 	return false;
 }
 
-/* Python 3.11 and older writes members of an enum like this:
- * getattr(_MEM_FORMAT_ENCODING, "TORCH_CONTIGUOUS_FORMAT"). Those of torch.distributed.checkpoint
- * and of DeepSpeed are the only getattr that are data. */
+/* Some versions of Python 3.11, such as the 3.11.2 of Debian 12, write a member of an enum like
+ * this: getattr(_MEM_FORMAT_ENCODING, "TORCH_CONTIGUOUS_FORMAT"). Members of the enums that
+ * checkpoints of torch, Megatron and DeepSpeed have are the only getattr that are data. */
 static bool is_enum_member(const struct shf_pk *args)
 {
 	static const char *const enums[] = {
 		"torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING",
-		"deepspeed.runtime.zero.config.ZeroStageEnum" };
+		"torch.distributed.checkpoint.planner.WriteItemType",
+		"deepspeed.runtime.zero.config.ZeroStageEnum",
+		/* Arguments of Megatron-LM, and the state of its machine for reruns. */
+		"megatron.core.enums.ModelType", "megatron.core.transformer.enums.ModelType",
+		"megatron.core.enums.Fp8Recipe", "megatron.core.enums.Fp4Recipe",
+		"megatron.core.transformer.enums.AttnBackend",
+		"megatron.core.transformer.enums.AttnMaskType",
+		"megatron.core.transformer.enums.CudaGraphScope",
+		"megatron.core.rerun_state_machine.RerunDiagnostic",
+		"megatron.core.rerun_state_machine.RerunMode",
+		"megatron.core.rerun_state_machine.RerunState",
+		"megatron.core.rerun_state_machine.RerunValidationStatus" };
 	const struct shf_pk *of = shf_pk_at(args, 0), *name = shf_pk_at(args, 1);
 
 	for (size_t i = 0; i < sizeof(enums) / sizeof(enums[0]); i++)

@@ -2064,6 +2064,12 @@ gullible("gguf_layer_missing", "a layer of a model may lack a tensor in a file o
 blind("call_not_refused", "a pickle that would call os.system is read as data",
       "foreign/pickle.c:is_refused", "shf_pickle_is_refused(func, args)",
       PICKLE + "what_would_call")
+bug("enum_not_known", "what plans of DCP are pickled as by some versions of Python 3.11 is refused",
+    "foreign/pickle_calls.c:is_enum_member", "i < sizeof(enums) / sizeof(enums[0])",
+    "i < (MUTANT ? 1 : sizeof(enums) / sizeof(enums[0]))", PICKLE + "the_getattr_that_is")
+gullible("any_getattr_is_enum", "any getattr of a pickle is taken for a member of an enum",
+         "foreign/pickle_calls.c:is_enum_member", "shf_pk_is_global(of, enums[i])",
+         PICKLE + "what_would_call")
 blind("memo_beyond_pickle", "a memo may be larger than the pickle",
       "foreign/pickle_memo.c:shf_pk_memo_put", "i > m->op - m->left_out",
       PICKLE + "what_would_call")

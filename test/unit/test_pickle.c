@@ -205,18 +205,29 @@ TEST(a_class_of_a_package_that_is_called_code_is_data)
 	}
 }
 
-/* torch.distributed.checkpoint has this one in each of its files. */
+/* torch.distributed.checkpoint has the first in each of its files, Megatron-Core the second in the
+ * metadata, and Megatron-LM the others in common.pt. */
 TEST(the_getattr_that_is_an_enum_is_data)
 {
-	static const char text[] = "\x80\x04" "cbuiltins\ngetattr\n("
-		"ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\nX\x17\x00\x00\x00"
-		"TORCH_CONTIGUOUS_FORMATtR.";
-	struct shf_pickle p;
-	uint8_t *copy;
+	static const char *const members[] = {
+		"ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n"
+		"VTORCH_CONTIGUOUS_FORMAT\n",
+		"ctorch.distributed.checkpoint.planner\nWriteItemType\nVSHARD\n",
+		"cmegatron.core.transformer.enums\nAttnBackend\nVauto\n",
+		"cmegatron.core.enums\nModelType\nVencoder_or_decoder\n",
+		"cmegatron.core.rerun_state_machine\nRerunMode\nVDISABLED\n" };
 
-	CHECK_RC(reads(&p, text, sizeof(text) - 1, &copy), 0, &err);
-	shf_pickle_release(&p);
-	free(copy);
+	for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
+		char text[200];
+		int n = snprintf(text, sizeof(text), "cbuiltins\ngetattr\n(%stR.", members[i]);
+		struct shf_pickle p;
+		uint8_t *copy;
+
+		CHECK_RC(reads(&p, text, (size_t)n, &copy), 0, &err);
+		CHECK_INT(p.root->kind, SHF_PK_CALL);
+		shf_pickle_release(&p);
+		free(copy);
+	}
 }
 
 /* Memory is linear in the pickle, whatever refers to what. */
