@@ -2,26 +2,23 @@
 """A save of DeepSpeed, and its own conversion, for bench/foreign.
 
 usage: foreign_deepspeed.py make FOLDER BYTES
-       foreign_deepspeed.py convert FOLDER OUT
+       foreign_deepspeed.py rounds FOLDER OUT
 
 make writes a save of ZeRO 3 on two ranks, whose weights have BYTES, as DeepSpeed writes it, with
-random values. convert waits for a line, runs zero_to_fp32 into a Hugging Face directory, and prints
-how long that took and how much memory the process has had; and so on.
+random values. rounds converts it to a Hugging Face directory with zero_to_fp32, again and again
+(foreign_rounds.py).
 """
 import collections
-import contextlib
-import json
 import os
-import resource
-import shutil
 import sys
-import time
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 import deepspeed                                                            # noqa: E402
 import torch                                                                # noqa: E402
 from deepspeed.runtime.zero.config import ZeroStageEnum                     # noqa: E402
 from deepspeed.utils import zero_to_fp32                                    # noqa: E402
+
+from foreign_rounds import rounds                                           # noqa: E402
 
 RANKS = 2
 WIDTH = 1023                    # odd, so that parts begin inside rows
@@ -63,19 +60,9 @@ def make(folder, size):
 
 
 def convert(folder, out):
-    told = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    for _ in sys.stdin:
-        shutil.rmtree(out, ignore_errors=True)
-        with open(os.devnull, "w", encoding="utf-8") as quiet, contextlib.redirect_stdout(quiet), \
-                contextlib.redirect_stderr(quiet):
-            start = time.perf_counter()
-            zero_to_fp32.convert_zero_checkpoint_to_fp32_state_dict(folder, out,
-                                                                    safe_serialization=True)
-            seconds = time.perf_counter() - start
-        told.write(json.dumps({"seconds": seconds, "peak_bytes": 1024 * resource.getrusage(
-            resource.RUSAGE_SELF).ru_maxrss}) + "\n")
-        told.flush()
+    rounds(lambda: zero_to_fp32.convert_zero_checkpoint_to_fp32_state_dict(
+        folder, out, safe_serialization=True))
 
 
 if __name__ == "__main__":
-    {"make": make, "convert": convert}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "rounds": convert}[sys.argv[1]](*sys.argv[2:])

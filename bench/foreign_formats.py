@@ -20,11 +20,13 @@ SMALL = 1 << 20                 # fio leaves out files that are smaller
 
 
 class Command(c.Contestant):
-    """A command. Its files are dropped from the page cache before each round."""
+    """A command. Its files are dropped from the page cache before each round. env: of the command,
+    if it is not that of the bench."""
 
-    def __init__(self, name, command, files, size, after=None):
+    def __init__(self, name, command, files, size, after=None, env=None):
         super().__init__(name)
-        self.command, self.files, self.size, self.after = command, files, size, after
+        self.command, self.files, self.size = command, files, size
+        self.after, self.env = after, env
 
     def before(self):
         c.drop(self.files)
@@ -38,7 +40,7 @@ class Command(c.Contestant):
     def round(self):
         start = now()
         child = subprocess.Popen(self.command, stdout=subprocess.DEVNULL,
-                                 stderr=subprocess.DEVNULL)
+                                 stderr=subprocess.DEVNULL, env=self.env)
         _, status, used = os.wait4(child.pid, 0)
         seconds = now() - start
         child.returncode = os.waitstatus_to_exitcode(status)

@@ -9,8 +9,13 @@ import subprocess
 import sys
 
 import contestants as c
-from foreign_formats import Command, removed
+from foreign_formats import Command, files_of, removed
 from harness import ROOT
+
+
+def python(script, *arguments):
+    """The command that runs a script, of this folder if it has no path."""
+    return [sys.executable, "-W", "ignore", os.path.join(ROOT, "bench", script), *arguments]
 
 
 class Child(c.Contestant):
@@ -19,14 +24,16 @@ class Child(c.Contestant):
 
     def __init__(self, name, script, arguments, **how):
         super().__init__(name)
-        self.child = subprocess.Popen([sys.executable, "-W", "ignore", os.path.join(
-            ROOT, "bench", script)] + arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, **how)
+        self.child = subprocess.Popen(python(script, *arguments), stdin=subprocess.PIPE,
+                                      stdout=subprocess.PIPE, text=True, **how)
 
     def round(self):
         self.child.stdin.write("\n")
         self.child.stdin.flush()
-        return json.loads(self.child.stdout.readline())
+        line = self.child.stdout.readline()
+        if not line:
+            raise RuntimeError("%s: it has ended" % self.name)
+        return json.loads(line)
 
     def close(self):
         self.child.stdin.close()
@@ -61,52 +68,90 @@ def resharded(b):
     return None
 
 
-class ZeroToFp32(Child):
-    """DeepSpeed's own conversion. files: dropped from the page cache before each round."""
+# ---- conversions to Hugging Face ----
 
-    def __init__(self, folder, out, files, size):
-        super().__init__("without its start", "foreign_deepspeed.py", ["convert", folder, out],
-                         stderr=subprocess.DEVNULL)
-        self.files, self.size = files, size
+def compiled(b):
+    """The environment of Python programs whose modules are compiled once. If the modules were
+    installed without byte code, or it may not be written, each start would compile all of them."""
+    env = dict(os.environ, PYTHONPYCACHEPREFIX=os.path.join(b.dir, "bytecode"))
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    return env
+
+
+class Conversion(Command):
+    """A command that writes a directory, which is removed before each round. The last one stays."""
+
+    def __init__(self, name, command, files, size, out, env=None):
+        super().__init__(name, command, files, size, env=env)
+        self.out = out
 
     def before(self):
+        removed(self.out)
+        super().before()
+
+
+class Started(Child):
+    """A conversion in rounds, by a Python that has started and imported everything."""
+
+    def __init__(self, script, folder, files, size, out, env):
+        super().__init__("without its start", script, ["rounds", folder, out],
+                         stderr=subprocess.DEVNULL, env=env)
+        self.files, self.size, self.out = files, size, out
+        self.child.stdout.readline()
+
+    def before(self):
+        removed(self.out)
         c.drop(self.files)
 
     def round(self):
         return dict(super().round(), bytes=self.size)
 
 
+def conversions(b, what, name, command, started, folder, size, options=()):
+    """Compares `sheaf convert` of a checkpoint to a Hugging Face directory with the conversion by
+    the software that wrote it, from the page cache and from the disk. Both must give the same.
+    command(out): the command of the latter. started: a script that does the same in rounds. size:
+    the bytes of the weights."""
+    theirs, ours = os.path.join(b.dir, "theirs"), os.path.join(b.dir, "ours")
+    sheaf, env, files = b.program("sheaf"), compiled(b), files_of(folder)
+    # Not in this process: the memory of a command is at least that of the process that starts it.
+    subprocess.run(["cat", *files], check=True, stdout=subprocess.DEVNULL)
+    for cold in (False, True):
+        dropped = files if cold else []
+        who = [Conversion(name, command(theirs), dropped, size, theirs, env),
+               Started(started, folder, dropped, size, theirs, env),
+               Conversion("sheaf convert", [sheaf, "convert", folder, ours, "--mem", "32M",
+                                            *options], dropped, size, ours)]
+        t = b.measure("%s to Hugging Face, %s" % (what, "cold" if cold else "warm"), who, name,
+                      rounds=1 if b.quick else None)
+        s, z = t.series["sheaf convert"], t.series[name]
+        t.claim("time of %s / time of sheaf, median" % name, z.median() / s.median(), 5, True)
+        t.claim("time of that without its start / time of sheaf, median",
+                t.series["without its start"].median() / s.median(), 1, True)
+        t.claim("memory of %s / that of sheaf" % name, z.most("peak_bytes") /
+                s.most("peak_bytes"), 10, True, timed=False)
+    subprocess.run([sheaf, "diff", theirs, ours], check=True, stdout=sys.stderr)
+    for path in (folder, theirs, ours):
+        removed(path)
+
+
+def made(b, name, folder):
+    """Has a script write its checkpoint."""
+    done = subprocess.run(python(name, "make", folder, str(int(b.gb * 1e9))), env=compiled(b),
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise RuntimeError("%s: %s" % (name, (done.stderr.strip().splitlines() or [""])[-1]))
+
+
 def zero(b):
     found = importlib.util.find_spec("deepspeed")
     if found is None:
         return b.skip("a save of DeepSpeed: this Python has no DeepSpeed")
-    folder, size = os.path.join(b.dir, "zero"), int(b.gb * 1e9)
-    subprocess.run([sys.executable, "-W", "ignore", os.path.join(ROOT, "bench",
-                    "foreign_deepspeed.py"), "make", folder, str(size)], check=True,
-                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    files = [os.path.join(at, n) for at, _, names in os.walk(folder) for n in names]
+    folder = os.path.join(b.dir, "zero")
+    made(b, "foreign_deepspeed.py", folder)
     # DeepSpeed puts it into the directory of the saves.
-    script = shutil.copy(os.path.join(found.submodule_search_locations[0], "utils",
-                                      "zero_to_fp32.py"), folder)
-    theirs, ours = os.path.join(b.dir, "theirs"), os.path.join(b.dir, "ours")
-    for cold in (False, True):
-        dropped = files if cold else []
-        who = [Command("zero_to_fp32", [sys.executable, "-W", "ignore", script, folder, theirs,
-                                        "--safe_serialization"], dropped, size),
-               ZeroToFp32(folder, theirs, dropped, size),
-               Command("sheaf convert", [b.program("sheaf"), "convert", folder, ours, "--mem",
-                                         "32M"], dropped, size, lambda: removed(ours))]
-        t = b.measure("ZeRO 3 of DeepSpeed to Hugging Face, %s" % ("cold" if cold else "warm"),
-                      who, "zero_to_fp32")
-        s, z = t.series["sheaf convert"], t.series["zero_to_fp32"]
-        t.claim("time of zero_to_fp32 / time of sheaf, median", z.median() / s.median(), 5, True)
-        t.claim("time of that without its start / time of sheaf, median",
-                t.series["without its start"].median() / s.median(), 1, True)
-        t.claim("memory of zero_to_fp32 / that of sheaf", z.most("peak_bytes") /
-                s.most("peak_bytes"), 10, True, timed=False)
-    subprocess.run([b.program("sheaf"), "convert", folder, ours], check=True,
-                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    subprocess.run([b.program("sheaf"), "diff", theirs, ours], check=True)
-    for path in (folder, theirs, ours):
-        removed(path)
-    return None
+    own = shutil.copy(os.path.join(found.submodule_search_locations[0], "utils",
+                                   "zero_to_fp32.py"), folder)
+    return conversions(b, "ZeRO 3 of DeepSpeed", "zero_to_fp32", lambda out: python(
+        own, folder, out, "--safe_serialization"), "foreign_deepspeed.py", folder,
+        int(b.gb * 1e9))
