@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of bench/foreign that run the software which wrote a checkpoint, on the same checkpoint: a
-load by torch's DCP, and a conversion by DeepSpeed."""
+load by torch's DCP, and conversions by DeepSpeed and by Megatron-Core."""
 import importlib.util
 import json
 import os
@@ -116,7 +116,7 @@ def conversions(b, what, name, command, started, folder, size, options=()):
     sheaf, env, files = b.program("sheaf"), compiled(b), files_of(folder)
     # Not in this process: the memory of a command is at least that of the process that starts it.
     subprocess.run(["cat", *files], check=True, stdout=subprocess.DEVNULL)
-    for cold in (False, True):
+    for cold in (True,) if b.quick else (False, True):
         dropped = files if cold else []
         who = [Conversion(name, command(theirs), dropped, size, theirs, env),
                Started(started, folder, dropped, size, theirs, env),
@@ -155,3 +155,17 @@ def zero(b):
     return conversions(b, "ZeRO 3 of DeepSpeed", "zero_to_fp32", lambda out: python(
         own, folder, out, "--safe_serialization"), "foreign_deepspeed.py", folder,
         int(b.gb * 1e9))
+
+
+def megatron(b):
+    for module, called in ("megatron", "Megatron-Core"), ("transformers", "transformers"):
+        if importlib.util.find_spec(module) is None:
+            return b.skip("a save of Megatron-Core: this Python has no " + called)
+    folder, name = os.path.join(b.dir, "megatron"), "foreign_megatron.py"
+    made(b, name, folder)
+    size = sum(map(os.path.getsize, files_of(folder)))
+    # Megatron pads the vocabulary to a multiple of 128 on each of the two ranks.
+    return conversions(b, "Megatron-Core", "dist_checkpointing.load", lambda out: python(
+        name, "convert", folder, out), name, folder, size, (
+        "--map", "qwen2-hf-megatron", "--to", "hf", "--set", "pad=256", "--config",
+        os.path.join(folder, "config.json")))

@@ -77,27 +77,34 @@ def on_the_cpu():
             filesystem_async._write_item, serialization_format=SerializationFormat.TORCH_SAVE)
 
 
-def trained():
-    """A model after some steps of its distributed optimizer."""
-    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+def model(vocab, tokens, tied=False, **shape):
+    """A GPTModel of Llama's kind in BF16. shape: of its TransformerConfig."""
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
-    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-    from megatron.core.parallel_state import get_tensor_model_parallel_rank
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    torch.manual_seed(3)
     config = TransformerConfig(
-        num_layers=2, hidden_size=8, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=6,
         gated_linear_unit=True, activation_func=torch.nn.functional.silu, add_bias_linear=False,
         use_cpu_initialization=True, tensor_model_parallel_size=TENSOR, hidden_dropout=0.0,
         attention_dropout=0.0, bias_activation_fusion=False, masked_softmax_fusion=False,
         bias_dropout_fusion=False, gradient_accumulation_fusion=False, normalization="RMSNorm",
-        bf16=True, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16)
-    model = GPTModel(config, get_gpt_layer_local_spec(normalization="RMSNorm"), vocab_size=22,
-                     max_sequence_length=6, position_embedding_type="rope").bfloat16()
-    ddp = DistributedDataParallel(config, DistributedDataParallelConfig(
-        use_distributed_optimizer=True, overlap_grad_reduce=False), model)
+        bf16=True, params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, **shape)
+    return GPTModel(config, get_gpt_layer_local_spec(normalization="RMSNorm"), vocab_size=vocab,
+                    max_sequence_length=tokens, position_embedding_type="rope",
+                    share_embeddings_and_output_weights=tied).bfloat16()
+
+
+def trained():
+    """A model after some steps of its distributed optimizer."""
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.parallel_state import get_tensor_model_parallel_rank
+
+    torch.manual_seed(3)
+    small = model(22, 6, num_layers=2, hidden_size=8, num_attention_heads=4, num_query_groups=2,
+                  ffn_hidden_size=6)
+    ddp = DistributedDataParallel(small.config, DistributedDataParallelConfig(
+        use_distributed_optimizer=True, overlap_grad_reduce=False), small)
     optimizer = get_megatron_optimizer(OptimizerConfig(
         optimizer="adam", lr=1e-2, bf16=True, params_dtype=torch.bfloat16,
         use_distributed_optimizer=True), [ddp])
@@ -106,7 +113,7 @@ def trained():
         for buffer in ddp.buffers:
             buffer.grad_data.copy_(torch.randn(buffer.grad_data.shape, generator=draw))
         optimizer.step()
-    return model, optimizer
+    return small, optimizer
 
 
 def save(at, kind):
