@@ -38,7 +38,8 @@ struct sheaf_map {
 	                                 * and values that replace those of config.json; NULL:
 	                                 * none */
 	const char *config;             /* path of a config.json; NULL: the one that is attached to
-	                                 * the checkpoint or lies beside it */
+	                                 * the checkpoint or lies beside it. If the checkpoint has
+	                                 * none, an export or import of the result copies it */
 	const char *family;             /* only tensors of this family are taken; NULL: all */
 	const char *prefix;             /* only tensors whose names begin with this are taken, and
 	                                 * it is removed before the map is applied; NULL: all */

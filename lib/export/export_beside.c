@@ -87,10 +87,10 @@ static bool is_attachable(const struct shf_export_beside *b, const char *name, u
 	       (strcmp(name, "model") == 0 || shf_layout_family(b->step, name) < 0);
 }
 
-/* Copies the file that is open as `in` to a new file of this name. path: the directory of the
- * source, for messages. */
-static int copy_open(struct shf_export_beside *b, int in, const char *path, const char *name,
-                     struct shf_mf_file *m, struct sheaf_error *err)
+/* Copies the file that is open as `in`, and is `from` in the directory `path`, to a new file of this
+ * name. */
+static int copy_open(struct shf_export_beside *b, int in, const char *path, const char *from,
+                     const char *name, struct shf_mf_file *m, struct sheaf_error *err)
 {
 	struct shf_stat was, is;
 	bool reading = true;
@@ -123,10 +123,11 @@ static int copy_open(struct shf_export_beside *b, int in, const char *path, cons
 		rc = shf_sys_fstat(b->sys, in, &is);
 	}
 	if (rc < 0)
-		return shf_fail_io(err, -rc, "%s/%s", reading ? path : b->path, name);
+		return shf_fail_io(err, -rc, "%s/%s", reading ? path : b->path,
+		                   reading ? from : name);
 	if (!shf_stat_is_same(&was, &is))
 		return shf_fail(err, SHEAF_EAGAIN, "%s/%s: was changed while it was being read; "
-		                "open it again when it is complete", path, name);
+		                "open it again when it is complete", path, from);
 	m->name = shf_arena_strdup(&b->arena, name, strlen(name));
 	if (m->name)
 		shf_buf_add(&b->copied, m, sizeof(*m));
@@ -151,7 +152,7 @@ static int copy_beside(struct shf_export_beside *b, int from, const char *path, 
 		return 0;
 	if (in < 0)
 		return shf_fail_io(err, -in, "%s/%s", path, name);
-	rc = copy_open(b, in, path, name, m, err);
+	rc = copy_open(b, in, path, name, name, m, err);
 	shf_sys_close(b->sys, in);
 	return rc;
 }
@@ -259,12 +260,53 @@ static int put_beside(struct shf_export_beside *b, const struct sheaf_checkpoint
 	return rc;
 }
 
+static bool was_copied(const struct shf_export_beside *b, const char *name)
+{
+	const struct shf_mf_file *m = (const void *)b->copied.data;
+
+	for (size_t i = 0; i < b->copied.len / sizeof(*m); i++)
+		if (strcmp(m[i].name, name) == 0)
+			return true;
+	return false;
+}
+
+/* Copies the config.json that a map was given, unless the source has one. */
+static int put_config(struct shf_export_beside *b, const struct sheaf_checkpoint *step,
+                      struct sheaf_error *err)
+{
+	static const char name[] = "config.json";
+	struct shf_mf_file m = { 0 };
+	const char *slash;
+	char *path;
+	int in, rc;
+
+	while (!step->config && step->source)
+		step = step->source;
+	if (!step->config || was_copied(b, name) || is_replaced(b, name))
+		return 0;
+	in = shf_sys_open(b->sys, SHF_CWD, step->config, 0, 0);
+	if (in < 0)
+		return shf_fail_io(err, -in, "%s", step->config);
+	slash = strrchr(step->config, '/');
+	path = shf_strdup(slash ? step->config : ".");
+	if (path && slash)
+		path[slash - step->config] = '\0';
+	rc = !path ? shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", step->config)
+	           : copy_open(b, in, path, slash ? slash + 1 : step->config, name, &m, err);
+	shf_free(path);
+	shf_sys_close(b->sys, in);
+	return rc;
+}
+
 int shf_export_beside_copy(struct shf_export_beside *b, struct sheaf_checkpoint *step,
                            struct sheaf_error *err)
 {
-	step = shf_step_behind_maps(step);
-	return step->foreign ? put_beside(b, step, err) : step->sound ? put_attached(b, step, err)
-	                                                              : put_plain(b, step, err);
+	struct sheaf_checkpoint *source = shf_step_behind_maps(step);
+	int rc = source->foreign ? put_beside(b, source, err)
+	       : source->sound   ? put_attached(b, source, err)
+	                         : put_plain(b, source, err);
+
+	return rc < 0 ? rc : put_config(b, step, err);
 }
 
 void shf_export_beside_release(struct shf_export_beside *b)

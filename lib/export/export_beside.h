@@ -23,7 +23,8 @@ struct shf_export_beside {
 	struct shf_buf copied;          /* owned; struct shf_mf_file of each file, with its CRC */
 };
 /* Copies the attached files of a step of Sheaf, or the small files that lie in the directory of a
- * foreign one, or beside it if it is a file. Each copy is durable, and its name is not yet.
+ * foreign one, or beside it if it is a file; and if none is a config.json, that which the map was
+ * given through which the step is shown. Each copy is durable, and its name is not yet.
  * ECORRUPT: an attached file is damaged. EAGAIN: a file was changed meanwhile. */
 int shf_export_beside_copy(struct shf_export_beside *b, struct sheaf_checkpoint *step,
                            struct sheaf_error *err);

@@ -252,6 +252,12 @@ int shf_map_step(struct sheaf_checkpoint **out, struct sheaf_checkpoint *step,
 		return rc;
 	(*out)->source = step;
 	rc = take_over_notes(*out, step, m->plan.padding, err);
+	if (rc == 0 && opts->config) {
+		(*out)->config = shf_arena_strdup(&(*out)->arena, opts->config,
+		                                  strlen(opts->config));
+		if (!(*out)->config)
+			rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory to map it", step->path);
+	}
 	if (rc < 0) {
 		shf_step_put(*out);
 		*out = NULL;

@@ -38,6 +38,23 @@ for pair in qwen2:qwen2-hf-paddle llama:llama-hf-paddle llama:llama-hf-megatron 
 	qwen2:qwen2-hf-gguf qwen3:qwen3-hf-gguf; do
 	both_ways "${pair%%:*}" "$maps/${pair#*:}.map" hf ''
 done
+# A source without a configuration gets the one that is named, and one that has its own keeps it.
+mv llama-hf-megatron.there/config.json named.json
+t 0 'a configuration that lies elsewhere is named' "$SHEAF" convert llama-hf-megatron.there \
+	llama-named --map "$maps/llama-hf-megatron.map" --to hf --config named.json
+cmp llama-named/config.json named.json && ! grep -q 'config.json' "$T/err"
+result $? 'and copied, so nothing is missing'
+t 0 'into a run, too' "$SHEAF" import llama-hf-megatron.there named-run@1 \
+	--map "$maps/llama-hf-megatron.map" --to hf --config named.json
+t 0 'where it is attached' "$SHEAF" verify named-run@1
+cmp named-run/checkpoint-1/config.json named.json
+result $? 'as it was named'
+cp named.json llama-hf-megatron.there/config.json
+sed 's/^{/{"mark": 1, /' <named.json >other.json
+t 0 'beside one that is there' "$SHEAF" convert llama-hf-megatron.there \
+	llama-other --map "$maps/llama-hf-megatron.map" --to hf --config other.json
+cmp llama-other/config.json named.json
+result $? 'it is only for the map'
 for format in torch dcp; do
 	t 0 "what a map makes is written in format $format" "$SHEAF" convert llama-hf-megatron \
 		"mapped.$format" --format $format --map "$maps/llama-hf-megatron.map"
