@@ -87,8 +87,8 @@ static bool is_attachable(const struct shf_export_beside *b, const char *name, u
 	       (strcmp(name, "model") == 0 || shf_layout_family(b->step, name) < 0);
 }
 
-/* Copies the file that is open as `in`, and is `from` in the directory `path`, to a new file of this
- * name. */
+/* Copies the file that is open as `in`, and is `from` in the directory `path`, to a new file of
+ * this name. */
 static int copy_open(struct shf_export_beside *b, int in, const char *path, const char *from,
                      const char *name, struct shf_mf_file *m, struct sheaf_error *err)
 {

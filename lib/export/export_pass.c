@@ -641,6 +641,7 @@ int shf_export_files(struct shf_export *x, struct sheaf_error *err)
 	bool again = true;
 	int n = 0, rc = 0;
 
+	shf_step_read_once(x->step, true);
 	/* All files are opened here, because the threads must not open files of the step. */
 	for (uint32_t f = 0; f < x->step->layout.files_n && rc == 0; f++) {
 		int fd = shf_step_fd(x->step, f, err);
@@ -657,6 +658,7 @@ int shf_export_files(struct shf_export *x, struct sheaf_error *err)
 	if (rc == 0)
 		rc = do_pass(x, workers, n, true, total, err);
 	workers_free(workers, n);
+	shf_step_read_once(x->step, false);
 	return rc;
 }
 

@@ -17,7 +17,7 @@ static int recognise(const struct shf_sys *sys, const char *path, int fd,
                      const struct shf_stat *st, const struct shf_foreign_format **format,
                      const char **why, struct sheaf_error *err)
 {
-	struct shf_region r = { sys, fd, 0, st->bytes, path, NULL };
+	struct shf_region r = { sys, fd, 0, st->bytes, path, NULL, false };
 	int rc = 0;
 
 	for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]) && rc == 0; i++) {

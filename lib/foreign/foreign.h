@@ -121,6 +121,7 @@ struct shf_foreign {
 	uint64_t unread_n;              /* tensors that are not read, which notes name; see
 	                                 * SHF_UNREAD_NOTE */
 	uint64_t notes_left;            /* notes that were not kept, because there are too many */
+	bool reads_once;                /* the page cache need not keep long contiguous parts */
 	/* private to foreign_dir.c */
 	struct shf_sys sys;
 	struct shf_foreign_view *views; /* in the arena; the files that are shown */

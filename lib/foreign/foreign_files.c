@@ -313,7 +313,7 @@ int shf_foreign_region(struct shf_foreign *f, uint32_t file, struct shf_region *
 	pthread_mutex_unlock(&f->lock);
 	if (fd < 0)
 		return shf_fail_sys(err, -fd, "%s", x->where);
-	*r = (struct shf_region){ f->in, fd, 0, x->bytes, x->where, NULL };
+	*r = (struct shf_region){ f->in, fd, 0, x->bytes, x->where, NULL, false };
 	return 0;
 }
 

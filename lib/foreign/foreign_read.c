@@ -27,11 +27,12 @@ struct gather {
 	struct sheaf_error *err;
 };
 
-/* Reads n bytes of a piece. */
+/* Reads n bytes of a piece. Other bytes of a window are needed for other items. */
 static int gather_read(void *arg, uint8_t *to, uint64_t n, uint64_t src, struct sheaf_error *err)
 {
-	const struct gather *g = arg;
+	struct gather *g = arg;
 
+	g->region.once = g->f->reads_once && n > SHF_WINDOW;
 	if (g->packed)
 		return shf_foreign_packed_read(g->f, g->packed, &g->region, to, n, src, err);
 	return g->text ? shf_foreign_text_read(g->f, g->text, &g->region, to, n, src, err)

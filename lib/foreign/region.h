@@ -16,6 +16,7 @@ struct shf_region {
 	 * decodes; `bytes` is how many there are, and `off` is 0. Borrowed. Only one thread at a
 	 * time may read such a region. */
 	struct shf_unpacker *unpacker;
+	bool once;                      /* the page cache need not keep what is read */
 };
 /* Reads n bytes at `off` of the range. EFORMAT: they are not all in it, or the file has become
  * shorter. */

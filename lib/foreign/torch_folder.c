@@ -81,7 +81,7 @@ int shf_torch_file_kind(const struct shf_sys *sys, int dir, const char *path, co
 	char where[800];
 
 	if (fd >= 0 && shf_sys_fstat(sys, fd, &st) >= 0 && st.type == SHF_T_FILE) {
-		struct shf_region r = { sys, fd, 0, st.bytes, where, NULL };
+		struct shf_region r = { sys, fd, 0, st.bytes, where, NULL, false };
 
 		snprintf(where, sizeof(where), "%.500s/%s", path, name);
 		rc = file_kind(&r, err);

@@ -86,7 +86,7 @@ static bool end_as_unread(struct shf_scrub *r, int sys, const char *name)
 static bool read_scrubbed(struct shf_scrub *r, int fd, void *to, uint64_t n, uint64_t off,
                           const char *name)
 {
-	int64_t got = shf_read_now(r->sys, fd, to, n, off, NULL);
+	int64_t got = shf_read_now(r->sys, fd, to, n, off, false, NULL);
 
 	if (got < 0)
 		return end_as_unread(r, (int)-got, name);

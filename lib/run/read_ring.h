@@ -12,9 +12,10 @@
 #define SHF_READ_TRIES 4        /* attempts of a read, the first one included */
 
 /* Reads n bytes at `off` on this thread. Returns the number of bytes read, or a negative errno.
- * Adds the number of retries to *retries, which may be NULL. [local] */
+ * once: the page cache need not keep them. Adds the number of retries to *retries, which may be
+ * NULL. [local] */
 int64_t shf_read_now(const struct shf_sys *sys, int fd, void *to, uint64_t n, uint64_t off,
-                     uint64_t *retries);
+                     bool once, uint64_t *retries);
 
 struct shf_read {               /* one read in the background */
 	struct shf_io_owner io;

@@ -80,6 +80,7 @@ struct sheaf_checkpoint {
 	/* Attached files that were read; kept until the step is closed. */
 	struct shf_step_file { char *name; uint8_t *bytes; size_t n; } *files;
 	size_t files_n;
+	bool reads_once;                /* shf_step_read_once */
 	const char *config;             /* in the arena; of a step shown through a map: path of the
 	                                 * config.json that it was given; NULL: none was given */
 	struct shf_mf_file *plain;      /* manifest's attached files; in a foreign step, small files

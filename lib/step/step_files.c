@@ -12,6 +12,15 @@
 #include "read_ring.h"
 #include "step.h"
 
+#define ONCE_MIN ((uint64_t)64 << 10)   /* of fewer bytes the pages may be needed again */
+
+void shf_step_read_once(struct sheaf_checkpoint *step, bool once)
+{
+	step->reads_once = once && !step->source;
+	if (step->foreign)
+		step->foreign->reads_once = step->reads_once;
+}
+
 int shf_step_follow(const struct sheaf_checkpoint *step)
 {
 	return step->run->life.foreign ? 0 : SHF_O_NOFOLLOW;
@@ -78,6 +87,7 @@ int shf_step_file_read(struct sheaf_checkpoint *step, uint32_t f, void *to, uint
 	if (fd < 0)
 		return fd;
 	return shf_step_file_got(step, f, off, n, shf_read_now(step->run->sys, fd, to, n, off,
+	                                                       step->reads_once && n > ONCE_MIN,
 	                                                       retries), err);
 }
 

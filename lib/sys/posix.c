@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/vfs.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
@@ -203,6 +204,36 @@ int64_t shf_real_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 		done += (size_t)got;
 	}
 	return (int64_t)done;
+}
+
+#ifndef RWF_DONTCACHE
+#define RWF_DONTCACHE 0x80              /* since Linux 6.14 */
+#endif
+
+/* An older kernel, or a file system that cannot do it, refuses the flag, and then the rest is read
+ * as usual. */
+static int64_t real_pread_once(void *arg, int fd, void *buf, size_t n, uint64_t off)
+{
+	uint8_t *p = buf;
+	size_t done = 0;
+	int64_t rest;
+
+	if (!file_range_fits(n, off))
+		return -EINVAL;
+	while (done < n) {
+		struct iovec part = { p + done, n - done < PIECE_BYTES ? n - done : PIECE_BYTES };
+		ssize_t got = preadv2(fd, &part, 1, (off_t)(off + done), RWF_DONTCACHE);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			break;
+		if (!got)
+			return (int64_t)done;
+		done += (size_t)got;
+	}
+	rest = done < n ? shf_real_pread(arg, fd, p + done, n - done, off + done) : 0;
+	return rest < 0 ? rest : (int64_t)done + rest;
 }
 
 /* Writes all n bytes and returns n, or a negative errno. A pwrite that returns 0 without an error
@@ -400,6 +431,7 @@ const struct shf_file_ops shf_real_file = {
 	.open = shf_real_open,
 	.close = real_close,
 	.pread = shf_real_pread,
+	.pread_once = real_pread_once,
 	.stat = real_stat,
 	.fstat = real_fstat,
 	.list = real_list,

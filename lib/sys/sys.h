@@ -46,6 +46,14 @@ static inline int64_t shf_sys_pread(const struct shf_sys *sys, int fd, void *buf
 	return sys->file.ops->pread(sys->file.arg, fd, buf, n, off);
 }
 
+static inline int64_t shf_sys_pread_once(const struct shf_sys *sys, int fd, void *buf, size_t n,
+					 uint64_t off)
+{
+	return sys->file.ops->pread_once
+	       ? sys->file.ops->pread_once(sys->file.arg, fd, buf, n, off)
+	       : shf_sys_pread(sys, fd, buf, n, off);
+}
+
 static inline int shf_sys_stat(const struct shf_sys *sys, int dir, const char *name, bool follow,
 			       struct shf_stat *st)
 {

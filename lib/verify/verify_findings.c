@@ -56,7 +56,7 @@ void shf_verify_leave(const struct shf_verify *v, int dir)
 
 int64_t shf_verify_read(struct shf_verify *v, int fd, void *buf, uint64_t n, uint64_t off)
 {
-	int64_t got = shf_read_now(v->step->run->sys, fd, buf, n, off, &v->retries);
+	int64_t got = shf_read_now(v->step->run->sys, fd, buf, n, off, false, &v->retries);
 
 	if (got > 0)
 		v->disk_bytes += (uint64_t)got;

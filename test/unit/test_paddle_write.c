@@ -32,7 +32,7 @@ static int64_t read_made(void *arg, int fd, void *buf, size_t n, uint64_t off)
 static void is_found(int32_t dtype, int64_t rows, uint64_t bytes, size_t name)
 {
 	static const char names[] = "a name of some length";
-	struct shf_region r = { &sys, 3, 0, 0, "f", NULL };
+	struct shf_region r = { &sys, 3, 0, 0, "f", NULL, false };
 	struct shf_numpy_array a;
 	struct shf_paddle_out p;
 	struct shf_pickle read = { 0 };

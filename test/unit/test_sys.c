@@ -118,6 +118,33 @@ TEST(bytes_behind_4_gib_lie_where_they_belong)
 	place_free(&p);
 }
 
+TEST(bytes_that_are_read_once_are_the_bytes)
+{
+	enum { BYTES = (8 << 20) + 5 };
+	static const uint64_t from[] = { 0, 1, 4095, BYTES - 5, BYTES, BYTES + 1, UINT64_MAX };
+	uint8_t *made = malloc(BYTES), *a = malloc(BYTES), *b = malloc(BYTES);
+	struct place p = place_new();
+	int fd = file_new(&p, "once");
+
+	for (size_t i = 0; i < BYTES; i++)
+		made[i] = (uint8_t)(i * 2654435761u >> 24);
+	CHECK_INT(shf_sys_pwrite(real(), fd, made, BYTES, 0), BYTES);
+	shf_sys_close(real(), fd);
+	fd = shf_sys_open(real(), p.dir, "once", 0, 0);
+	for (size_t i = 0; i < sizeof(from) / sizeof(from[0]); i++) {
+		int64_t want = shf_sys_pread(real(), fd, a, BYTES, from[i]);
+
+		CHECK_INT(shf_sys_pread_once(real(), fd, b, BYTES, from[i]), want);
+		CHECK(want <= 0 || memcmp(a, b, (size_t)want) == 0);
+	}
+	shf_sys_close(real(), fd);
+	CHECK_INT(shf_sys_pread_once(real(), fd, b, 8, 0), -EBADF);
+	free(made);
+	free(a);
+	free(b);
+	place_free(&p);
+}
+
 TEST(an_fsync_that_fails_says_so)
 {
 	int ends[2];

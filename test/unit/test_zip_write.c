@@ -83,7 +83,7 @@ static void forget(void)
 /* Opens the archive, and finds each tensor where it was placed, with a hole for its CRC-32. */
 static void is_found(uint64_t end)
 {
-	struct shf_region r = { &sys, 3, 0, end, "f", NULL };
+	struct shf_region r = { &sys, 3, 0, end, "f", NULL, false };
 	const struct shf_export_hole *h;
 	struct shf_arena arena = { 0 };
 	struct sheaf_error err;

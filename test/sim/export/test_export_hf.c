@@ -6,6 +6,7 @@
  *   test_export_hf [--long] [--seed N] [part of a test's name ...]
  *
  * --long tries all that everycut.h says; otherwise few sets of unsynced items at a cut. */
+#include <stdatomic.h>
 #include "export_step.h"
 #include "simover.h"
 #include "torchfile.h"
@@ -129,6 +130,46 @@ TEST(files_of_several_chunks_are_written_by_several_threads)
 	CHECK_INT(simdisk_copy(disk, TO "/model.safetensors",
 	                       TO "/model-00001-of-00001.safetensors"), 0);
 	is_like_the_step(disk, "model-00001-of-00001.safetensors");
+	simdisk_free(disk);
+}
+
+static atomic_uint_fast64_t read_once;
+
+static int64_t pread_once(void *arg, int fd, void *buf, size_t n, uint64_t off)
+{
+	read_once += n;
+	return simover_real()->file.pread(arg, fd, buf, n, off);
+}
+
+TEST(what_is_read_once_needs_no_page_cache)
+{
+	static const struct torch_tensor one[] = {
+		{ .name = "m.a", .dtype = SHEAF_F32, .ndim = 2, .shape = { 1000, 1000 } },
+	};
+	struct simdisk *disk = saved_on(SIMDISK_EXT4, 40000, 2);
+	const struct shf_sys *sys = process(disk);
+	struct torch_bytes whole = torch_archive(one, 1, TORCH_SOUND);
+	struct written e;
+
+	simover(sys)->file.pread_once = pread_once;
+	read_once = 0;
+	how.file_bytes_max = UINT64_C(5000000000);
+	e = export_by(disk, sys);
+	CHECK_RC(e.rc, 0, &e.err);
+	CHECK(read_once >= e.report.bytes);
+	CHECK_INT(simdisk_copy(disk, TO "/model.safetensors",
+	                       TO "/model-00001-of-00001.safetensors"), 0);
+	is_like_the_step(disk, "model-00001-of-00001.safetensors");
+	CHECK_INT(simdisk_remove(disk, TO), 0);
+	CHECK_INT(simdisk_put(disk, "file/whole.pt", whole.p, whole.n), 0);
+	sys = process(disk);
+	simover(sys)->file.pread_once = pread_once;
+	read_once = 0;
+	e = write_by(disk, sys, "file/whole.pt", export);
+	CHECK_RC(e.rc, 0, &e.err);
+	CHECK(read_once >= 4000000 && read_once < 4100000);
+	how.file_bytes_max = 5000;
+	free(whole.p);
 	simdisk_free(disk);
 }
 

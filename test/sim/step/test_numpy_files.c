@@ -218,7 +218,7 @@ TEST(compressed_parts_are_read_from_any_byte_in_bounded_memory)
 	struct simdisk *disk = disk_new();
 	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
 	struct shf_packed of = { .at = 5, .decoded = N };
-	struct shf_region r = { sys, -1, 0, 0, "f", NULL };
+	struct shf_region r = { sys, -1, 0, 0, "f", NULL, false };
 	struct sheaf_error err;
 	struct shf_unpacker u;
 	uint8_t *got = malloc(N);
