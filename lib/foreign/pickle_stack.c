@@ -197,6 +197,13 @@ static bool begins_key(uint8_t op)
 	return op == 'h' || op == 'j' || op == 0x8c || op == 'X' || op == 'c';
 }
 
+/* Whether nothing is added to a value any more: it is a text, or an object that has its state. A
+ * list or a tuple may go on with what looks like the next key. */
+static bool is_complete(const struct shf_pk *v)
+{
+	return v->kind == SHF_PK_STR || (v->kind == SHF_PK_CALL && v->u.call->state);
+}
+
 /* Python sets a thousand pairs by one opcode. Taken one by one, their records are used again while
  * the processor has them in its cache. A taken pair is gone from the stack, so a pickle that does
  * anything but set it in the dictionary below the mark is refused. */
@@ -204,7 +211,7 @@ void shf_pk_take_early(struct shf_pk_machine *m, uint8_t op)
 {
 	struct shf_pk **pair = m->stack + m->early;
 
-	if (!begins_key(op) || m->early_n == UINT32_MAX / 4 ||
+	if (!begins_key(op) || !is_complete(pair[1]) ||
 	    !m->taker->take(m->taker->arg, pair[0], pair[1]))
 		return;
 	m->early_n++;
@@ -219,6 +226,8 @@ bool shf_pk_unmark(struct shf_pk_machine *m)
 
 	if (!m->marks.len || (m->early_n && m->floor == m->early))
 		return false;
+	if (m->floor == m->early)
+		m->early = SHF_PK_NOT_EARLY;
 	m->marks.len -= sizeof(*marks);
 	m->floor = m->marks.len ? marks[m->marks.len / sizeof(*marks) - 1] : 0;
 	return true;

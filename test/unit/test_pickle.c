@@ -463,39 +463,65 @@ TEST(a_long_pickle_of_taken_pairs_needs_few_records)
 	free(bytes);
 }
 
-/* Takes as take_twos does, and counts the pairs that were made of the records of the pair before:
- * sum. */
-static bool take_twos_again(void *arg, const struct shf_pk *key, const struct shf_pk *value)
+/* Counts in sum the pairs that were made of the memory of the pair before. */
+static int takes_texts(struct shf_pickle *p, const void *bytes, size_t n, struct taken *t)
 {
-	static struct taken own;
-	struct taken *t = arg;
+	const struct shf_pickle_taker taker = { .take = take_texts, .arg = t, .texts_go = true };
+	struct text text = { bytes, n, 0 };
 
-	if (!take_twos(&own, key, value))
-		return false;
-	t->sum += t->name == (const char *)(const void *)value->u.a;
-	t->name = (const char *)(const void *)value->u.a;
-	t->n++;
-	return true;
+	*t = (struct taken){ 0 };
+	return reads_file(p, &text, &taker);
 }
 
-TEST(of_a_dictionary_of_which_pairs_were_taken_the_next_ones_are_taken_when_they_are_complete)
+TEST(of_a_dictionary_with_taken_pairs_the_next_ones_are_taken_when_they_are_complete)
 {
-	/* Six pairs at once after a first one; "e" is 1, and "f" the tuple of "d". */
-	static const char text[] = "\x80\x02}(X\1\0\0\0aM\xe8\3M\xe9\3\x86u(X\1\0\0\0bM\xe8\3M"
-		"\xe9\3\x86X\1\0\0\0cM\xe8\3M\xe9\3\x86X\1\0\0\0dM\xd0\7M\xd1\7\x86q\1X\1\0\0\0"
-		"eK\1X\1\0\0\0fh\1X\1\0\0\0gM\xe8\3M\xe9\3\x86u.";
-	struct taken t = { 0 };
-	const struct shf_pickle_taker taker = { .take = take_twos_again, .arg = &t };
-	struct text bytes = { (const uint8_t *)text, sizeof(text) - 1, 0 };
+	/* Four pairs at once after a first one; "d" is 1. */
+	static const char text[] = "\x80\x02}(X\1\0\0\0aX\1\0\0\0xu(X\1\0\0\0bX\1\0\0\0xX\1\0\0\0c"
+		"X\1\0\0\0xX\1\0\0\0dK\1X\1\0\0\0eX\1\0\0\0xX\1\0\0\0fX\1\0\0\0xu.";
 	struct shf_pickle p;
+	struct taken t;
 	int64_t i;
 
-	CHECK_RC(reads_file(&p, &bytes, &taker), 0, &err);
-	CHECK_INT(t.n, 6);
-	CHECK(t.sum >= 2);              /* b is made of what a was, and c of that */
-	CHECK_INT(p.root->taken, 6);
+	CHECK_RC(takes_texts(&p, text, sizeof(text) - 1, &t), 0, &err);
+	CHECK_INT(t.n, 5);
+	CHECK(t.sum > 0);
+	CHECK_INT(p.root->taken, 5);
 	CHECK_INT(p.root->n, 1);
-	CHECK(shf_pk_int(shf_pk_get(p.root, "e"), &i) && i == 1);
+	CHECK(shf_pk_int(shf_pk_get(p.root, "d"), &i) && i == 1);
+	shf_pickle_release(&p);
+}
+
+TEST(a_value_that_goes_on_is_not_taken_before_it_is_complete)
+{
+	/* After {"a": (1, 2)}: "b": ((1, 2), "k"), and "c": [1, 2, "k"] by APPENDS and APPEND. */
+	static const char text[] = "\x80\x02}(X\1\0\0\0aK\1K\2\x86u(X\1\0\0\0bK\1K\2\x86"
+		"X\1\0\0\0k\x86X\1\0\0\0c](K\1K\2eX\1\0\0\0kaX\1\0\0\0dK\1K\2\x86u.";
+	struct shf_pickle p;
+	struct taken t;
+
+	CHECK_RC(takes(&p, text, sizeof(text) - 1, &t), 0, &err);
+	CHECK_INT(t.n, 2);
+	CHECK_INT(p.root->taken, 2);
+	CHECK_INT(p.root->n, 2);
+	CHECK(shf_pk_text_is(shf_pk_at(shf_pk_get(p.root, "b"), 1), "k"));
+	CHECK(shf_pk_text_is(shf_pk_at(shf_pk_get(p.root, "c"), 2), "k"));
+	shf_pickle_release(&p);
+}
+
+TEST(a_mark_above_a_dictionary_may_be_of_something_else)
+{
+	/* After {"a": "x"}: the key ("k", 1, 2, 3) by a mark, and then the list ["b", "x", "c"]
+	 * where the dictionary was. */
+	static const char text[] = "\x80\x02](}(X\1\0\0\0aX\1\0\0\0xu(X\1\0\0\0kK\1K\2K\3tK\7se"
+		"(](X\1\0\0\0bX\1\0\0\0xX\1\0\0\0cee.";
+	struct shf_pickle p;
+	struct taken t;
+
+	CHECK_RC(takes_texts(&p, text, sizeof(text) - 1, &t), 0, &err);
+	CHECK_INT(t.n, 1);
+	CHECK_INT(shf_pk_at(p.root, 0)->taken, 1);
+	CHECK_INT(shf_pk_at(p.root, 0)->n, 1);
+	CHECK_INT(shf_pk_at(p.root, 1)->n, 3);
 	shf_pickle_release(&p);
 }
 
@@ -509,8 +535,8 @@ TEST(pairs_that_were_taken_early_belong_to_their_dictionary_and_to_nothing_else)
 		{ "q\7", 2 }, { "\x94", 1 }, { "\x85", 1 }, { "\x86", 1 }, { "\x87", 1 },
 		{ "s", 1 }, { "a", 1 }, { "R", 1 }, { "b", 1 }, { "Q", 1 }, { "u\x86", 2 },
 		{ ".", 1 } };
-	static const char first[] = "\x80\x02}(X\1\0\0\0aK\1K\2\x86u(X\1\0\0\0bK\1K\2\x86"
-		"X\1\0\0\0cK\1K\2\x86X\1\0\0\0d0";
+	static const char first[] = "\x80\x02}(X\1\0\0\0aX\1\0\0\0xu(X\1\0\0\0bX\1\0\0\0x"
+		"X\1\0\0\0cX\1\0\0\0xX\1\0\0\0d0";
 	char bytes[100];
 
 	for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
@@ -522,7 +548,7 @@ TEST(pairs_that_were_taken_early_belong_to_their_dictionary_and_to_nothing_else)
 		memcpy(bytes + n, ends[i].op, ends[i].n);
 		n += ends[i].n;
 		bytes[n++] = '.';
-		CHECK_RC(takes(&p, bytes, n, &t), SHEAF_EFORMAT, &err);
+		CHECK_RC(takes_texts(&p, bytes, n, &t), SHEAF_EFORMAT, &err);
 		CHECK_INT(t.n, 3);
 		shf_pickle_release(&p);
 	}
