@@ -210,8 +210,8 @@ TEST(a_class_of_a_package_that_is_called_code_is_data)
 TEST(the_getattr_that_is_an_enum_is_data)
 {
 	static const char *const members[] = {
-		"ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n"
-		"VTORCH_CONTIGUOUS_FORMAT\n",
+		("ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n"
+		 "VTORCH_CONTIGUOUS_FORMAT\n"),
 		"ctorch.distributed.checkpoint.planner\nWriteItemType\nVSHARD\n",
 		"cmegatron.core.transformer.enums\nAttnBackend\nVauto\n",
 		"cmegatron.core.enums\nModelType\nVencoder_or_decoder\n",
