@@ -221,6 +221,16 @@ static void set_type(struct reading *r, const char *name, bool numpy)
 	zarr_unread(r, "an array of type %s", name);
 }
 
+/* Whether a whole number up to 9e15 is one of an integer type, or 0 or 1 of a bool. */
+static bool is_in_range(const struct shf_dtype *d, double v)
+{
+	double half = d->bits < 64 ? (double)(UINT64_C(1) << (d->bits - 1)) : 9e15;
+
+	if (d->kind == 'i')
+		return v >= -half && v < half;
+	return v >= 0 && v < (d->kind == 'b' ? 2 : 2 * half);
+}
+
 /* Converts a number to an item. */
 static bool number_to_item(struct shf_zarr_array *z, const char *text)
 {
@@ -233,7 +243,8 @@ static bool number_to_item(struct shf_zarr_array *z, const char *text)
 	if (d->kind == 'f' && !z->pair)
 		return shf_convert(z->fill, z->dtype, &v, SHEAF_F64, 1) == 0;
 	/* Others are exact as a double up to 2^53. */
-	if (d->kind == 'c' || z->pair || v != (double)(int64_t)v || v > 9e15 || v < -9e15)
+	if (d->kind == 'c' || z->pair || !(v >= -9e15 && v <= 9e15) || v != (double)(int64_t)v ||
+	    !is_in_range(d, v))
 		return v == 0;
 	shf_put64(z->fill, (uint64_t)(int64_t)v);
 	return true;

@@ -446,19 +446,25 @@ TEST(metadata_that_lie_are_refused_by_what_is_wrong)
 
 /* ---- chunks that are not stored ---- */
 
-static struct simdisk *with_holes(int version, const char *fill, const char *tree)
+static struct simdisk *holes_of(const struct torch_tensor *of, int version, const char *fill,
+                                const char *tree)
 {
 	struct zarr_store *s = calloc(1, sizeof(*s));
 	struct zarr_how how = { .version = version, .chunk = { 8, 6 }, .skip = 3, .fill = fill };
 	struct simdisk *disk = disk_new();
 
-	zarr_add(s, &all[0], &how);
+	zarr_add(s, of, &how);
 	zarr_dir(disk, "z", s);
 	if (tree)
 		CHECK_INT(simdisk_put(disk, "z/_METADATA", tree, strlen(tree)), 0);
 	zarr_free(s);
 	free(s);
 	return disk;
+}
+
+static struct simdisk *with_holes(int version, const char *fill, const char *tree)
+{
+	return holes_of(&all[0], version, fill, tree);
 }
 
 TEST(chunks_that_are_not_stored_have_the_fill_value)
@@ -485,6 +491,29 @@ TEST(chunks_that_are_not_stored_have_the_fill_value)
 			simdisk_free(disk);
 		}
 	refused(with_holes(2, "\"0x12\"", NULL), "a fill value for them that is not read");
+}
+
+TEST(a_fill_value_that_its_type_does_not_have_is_not_read)
+{
+	static const struct torch_tensor small = { .name = "a.w", .dtype = SHEAF_I8, .ndim = 2,
+		.shape = { 37, 29 } };
+	static const char *const none[] = { "128", "-129", "300", "0.5", "35e6304", "-1e999",
+		"9007199254740993000" };
+	static const char *const fine[] = { "127", "-128", "0", "1e2" };
+	char note[600];
+	struct sheaf_error err;
+
+	for (int version = 2; version < 4; version++) {
+		for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+			refused(holes_of(&small, version, none[i], NULL),
+			        "a fill value for them that is not read");
+		for (size_t i = 0; i < sizeof(fine) / sizeof(fine[0]); i++) {
+			struct simdisk *disk = holes_of(&small, version, fine[i], NULL);
+
+			CHECK_RC(foreign_opens(disk, "z", "a.w", note, &err), 0, &err);
+			simdisk_free(disk);
+		}
+	}
 }
 
 #define LEAF(name, type) "\"('" name "',)\":{\"key_metadata\":[{\"key\":\"a\",\"key_type\":2}," \
