@@ -27,7 +27,8 @@ struct gather {
 	struct sheaf_error *err;
 };
 
-/* Reads n bytes of a piece. Other bytes of a window are needed for other items. */
+/* Reads n bytes of a piece. All bytes of a run that is longer than a window are wanted now; those
+ * of a window may be read again for other items, so the page cache should keep them. */
 static int gather_read(void *arg, uint8_t *to, uint64_t n, uint64_t src, struct sheaf_error *err)
 {
 	struct gather *g = arg;

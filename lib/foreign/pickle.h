@@ -76,9 +76,7 @@ int shf_pickle_read(struct shf_pickle *p, const uint8_t *bytes, size_t n, const 
 struct shf_pickle_taker {
 	/* Called for each key and value that are set in a dictionary, when both are complete.
 	 * Returns true if the pair is to be taken: it is then no pair of the dictionary, but
-	 * counts in its `taken`, and its records are used for others, except for GLOBALs. From a
-	 * dictionary of which a text as a value is taken, none may be taken that is a tuple which
-	 * begins with a text. Up to
+	 * counts in its `taken`, and its records are used for others, except for GLOBALs. Up to
 	 * 8 bytes are a record of kind FEW and not left in the file, so that numbers of NumPy can
 	 * be read. */
 	bool (*take)(void *arg, const struct shf_pk *key, const struct shf_pk *value);

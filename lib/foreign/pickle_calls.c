@@ -33,8 +33,8 @@ static bool has_part(const char *path, size_t n, bool first, const char *const *
 }
 
 /* Some versions of Python 3.11, such as the 3.11.2 of Debian 12, write a member of an enum like
- * this: getattr(_MEM_FORMAT_ENCODING, "TORCH_CONTIGUOUS_FORMAT"). Members of the enums that
- * checkpoints of torch, Megatron and DeepSpeed have are the only getattr that are data. */
+ * this: getattr(_MEM_FORMAT_ENCODING, "TORCH_CONTIGUOUS_FORMAT"). A getattr is taken for data
+ * only if it names a member of these enums of torch, Megatron and DeepSpeed. */
 static bool is_enum_member(const struct shf_pk *args)
 {
 	static const char *const enums[] = {

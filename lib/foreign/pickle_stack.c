@@ -184,10 +184,7 @@ uint32_t shf_pk_early_end(struct shf_pk_machine *m)
 {
 	uint32_t n = m->floor == m->early ? m->early_n : 0;
 
-	if (m->floor == m->early) {
-		m->early = SHF_PK_NOT_EARLY;
-		m->early_n = 0;
-	}
+	m->early_n -= n;
 	return n;
 }
 
@@ -197,11 +194,11 @@ static bool begins_key(uint8_t op)
 	return op == 'h' || op == 'j' || op == 0x8c || op == 'X' || op == 'c';
 }
 
-/* Whether nothing is added to a value any more: it is a text, or an object that has its state. A
- * list or a tuple may go on with what looks like the next key. */
+/* Whether a value is an object that has its state, to which nothing is added any more. After the
+ * first items of a list or a tuple, what looks like the next key may be another item. */
 static bool is_complete(const struct shf_pk *v)
 {
-	return v->kind == SHF_PK_STR || (v->kind == SHF_PK_CALL && v->u.call->state);
+	return v->kind == SHF_PK_CALL && v->u.call->state;
 }
 
 /* Python sets a thousand pairs by one opcode. Taken one by one, their records are used again while

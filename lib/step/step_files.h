@@ -13,7 +13,7 @@ int shf_step_sums_fit(const struct sheaf_checkpoint *step, int fd, struct sheaf_
  * with the step. [local] */
 int shf_step_fd(struct sheaf_checkpoint *step, uint32_t f, struct sheaf_error *err);
 /* Says whether all of the step is read once from here on, by this process and in the order of its
- * files. The page cache then does not keep what it does not have already. Through a map parts of a
+ * files. Reads then leave nothing in the page cache that was not there. Through a map parts of a
  * page are read at different times, so nothing changes for a step that is shown through one. */
 void shf_step_read_once(struct sheaf_checkpoint *step, bool once);
 /* Reads n bytes at `off` of file f on this thread, through the page cache. EIO, or ECORRUPT if the

@@ -46,8 +46,8 @@ struct shf_file_ops {
 	int (*close)(void *arg, int fd);
 	/* Returns how many bytes were read: fewer than n only at the end of the file. */
 	int64_t (*pread)(void *arg, int fd, void *buf, size_t n, uint64_t off);
-	/* As pread, for bytes that are read once: the page cache keeps none of them that it does
-	 * not have already. NULL: pread does it. */
+	/* As pread, for bytes that are read only once: leaves nothing in the page cache that was
+	 * not there before. NULL: pread is used. */
 	int64_t (*pread_once)(void *arg, int fd, void *buf, size_t n, uint64_t off);
 	/* follow: if the name is a symlink, stats its target. */
 	int (*stat)(void *arg, int dir, const char *name, bool follow, struct shf_stat *st);

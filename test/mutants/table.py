@@ -2064,6 +2064,9 @@ gullible("gguf_layer_missing", "a layer of a model may lack a tensor in a file o
 blind("call_not_refused", "a pickle that would call os.system is read as data",
       "foreign/pickle.c:is_refused", "shf_pickle_is_refused(func, args)",
       PICKLE + "what_would_call")
+blind("unfinished_value_taken", "a value of a pair is taken before its last items are there",
+      "foreign/pickle_stack.c:shf_pk_take_early", "!is_complete(pair[1])",
+      PICKLE + "a_value_that_goes_on")
 bug("enum_not_known", "what plans of DCP are pickled as by some versions of Python 3.11 is refused",
     "foreign/pickle_calls.c:is_enum_member", "i < sizeof(enums) / sizeof(enums[0])",
     "i < (MUTANT ? 1 : sizeof(enums) / sizeof(enums[0]))", PICKLE + "the_getattr_that_is")

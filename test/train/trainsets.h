@@ -20,8 +20,8 @@ static inline void draw(float *x, int64_t n, uint64_t of)
 
 enum { SETS_MAX = 3 };
 
-/* Sets isa to the instruction sets of this machine that have equal bits, the portable one first,
- * and returns their number. */
+/* Fills in the array isa with the instruction sets of this machine whose kernels compute the same
+ * bits, the portable one first. Returns how many they are. */
 static inline int sets(const struct tr_isa **isa)
 {
 	struct tr_error err;

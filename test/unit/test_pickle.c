@@ -463,10 +463,27 @@ TEST(a_long_pickle_of_taken_pairs_needs_few_records)
 	free(bytes);
 }
 
-/* Counts in sum the pairs that were made of the memory of the pair before. */
-static int takes_texts(struct shf_pickle *p, const void *bytes, size_t n, struct taken *t)
+/* An object with a state. Each begins with the entry 0 of the memo, its class. */
+#define OBJECT "h\0)\x81}b"
+#define CLASS "\x80\x02" "cx\nY\nq\0" "0"
+
+/* Takes pairs whose value is an object with a state. sum counts those whose value is the record of
+ * the value before. */
+static bool take_objects(void *arg, const struct shf_pk *key, const struct shf_pk *value)
 {
-	const struct shf_pickle_taker taker = { .take = take_texts, .arg = t, .texts_go = true };
+	struct taken *t = arg;
+
+	if (key->kind != SHF_PK_STR || value->kind != SHF_PK_CALL || !value->u.call->state)
+		return false;
+	t->sum += t->name == (const char *)(const void *)value->u.call;
+	t->name = (const char *)(const void *)value->u.call;
+	t->n++;
+	return true;
+}
+
+static int takes_objects(struct shf_pickle *p, const void *bytes, size_t n, struct taken *t)
+{
+	const struct shf_pickle_taker taker = { .take = take_objects, .arg = t };
 	struct text text = { bytes, n, 0 };
 
 	*t = (struct taken){ 0 };
@@ -476,13 +493,13 @@ static int takes_texts(struct shf_pickle *p, const void *bytes, size_t n, struct
 TEST(of_a_dictionary_with_taken_pairs_the_next_ones_are_taken_when_they_are_complete)
 {
 	/* Four pairs at once after a first one; "d" is 1. */
-	static const char text[] = "\x80\x02}(X\1\0\0\0aX\1\0\0\0xu(X\1\0\0\0bX\1\0\0\0xX\1\0\0\0c"
-		"X\1\0\0\0xX\1\0\0\0dK\1X\1\0\0\0eX\1\0\0\0xX\1\0\0\0fX\1\0\0\0xu.";
+	static const char text[] = CLASS "}(X\1\0\0\0a" OBJECT "u(X\1\0\0\0b" OBJECT
+		"X\1\0\0\0c" OBJECT "X\1\0\0\0dK\1X\1\0\0\0e" OBJECT "X\1\0\0\0f" OBJECT "u.";
 	struct shf_pickle p;
 	struct taken t;
 	int64_t i;
 
-	CHECK_RC(takes_texts(&p, text, sizeof(text) - 1, &t), 0, &err);
+	CHECK_RC(takes_objects(&p, text, sizeof(text) - 1, &t), 0, &err);
 	CHECK_INT(t.n, 5);
 	CHECK(t.sum > 0);
 	CHECK_INT(p.root->taken, 5);
@@ -510,14 +527,14 @@ TEST(a_value_that_goes_on_is_not_taken_before_it_is_complete)
 
 TEST(a_mark_above_a_dictionary_may_be_of_something_else)
 {
-	/* After {"a": "x"}: the key ("k", 1, 2, 3) by a mark, and then the list ["b", "x", "c"]
+	/* After {"a": OBJECT}: the key ("k", 1, 2, 3) by a mark, and then ["b", OBJECT, "c"]
 	 * where the dictionary was. */
-	static const char text[] = "\x80\x02](}(X\1\0\0\0aX\1\0\0\0xu(X\1\0\0\0kK\1K\2K\3tK\7se"
-		"(](X\1\0\0\0bX\1\0\0\0xX\1\0\0\0cee.";
+	static const char text[] = CLASS "](}(X\1\0\0\0a" OBJECT "u(X\1\0\0\0kK\1K\2K\3tK\7s"
+		"e(](X\1\0\0\0b" OBJECT "X\1\0\0\0cee.";
 	struct shf_pickle p;
 	struct taken t;
 
-	CHECK_RC(takes_texts(&p, text, sizeof(text) - 1, &t), 0, &err);
+	CHECK_RC(takes_objects(&p, text, sizeof(text) - 1, &t), 0, &err);
 	CHECK_INT(t.n, 1);
 	CHECK_INT(shf_pk_at(p.root, 0)->taken, 1);
 	CHECK_INT(shf_pk_at(p.root, 0)->n, 1);
@@ -535,9 +552,9 @@ TEST(pairs_that_were_taken_early_belong_to_their_dictionary_and_to_nothing_else)
 		{ "q\7", 2 }, { "\x94", 1 }, { "\x85", 1 }, { "\x86", 1 }, { "\x87", 1 },
 		{ "s", 1 }, { "a", 1 }, { "R", 1 }, { "b", 1 }, { "Q", 1 }, { "u\x86", 2 },
 		{ ".", 1 } };
-	static const char first[] = "\x80\x02}(X\1\0\0\0aX\1\0\0\0xu(X\1\0\0\0bX\1\0\0\0x"
-		"X\1\0\0\0cX\1\0\0\0xX\1\0\0\0d0";
-	char bytes[100];
+	static const char first[] = CLASS "}(X\1\0\0\0a" OBJECT "u(X\1\0\0\0b" OBJECT
+		"X\1\0\0\0c" OBJECT "X\1\0\0\0d0";
+	char bytes[120];
 
 	for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
 		size_t n = sizeof(first) - 1;
@@ -548,7 +565,7 @@ TEST(pairs_that_were_taken_early_belong_to_their_dictionary_and_to_nothing_else)
 		memcpy(bytes + n, ends[i].op, ends[i].n);
 		n += ends[i].n;
 		bytes[n++] = '.';
-		CHECK_RC(takes_texts(&p, bytes, n, &t), SHEAF_EFORMAT, &err);
+		CHECK_RC(takes_objects(&p, bytes, n, &t), SHEAF_EFORMAT, &err);
 		CHECK_INT(t.n, 3);
 		shf_pickle_release(&p);
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A cell is a pair of items of bf16. VDPBF16PS adds both products of a pair to a sum, each rounded
- * to nearest, and takes subnormal numbers for zero. */
+/* A cell is a pair of items of bf16. VDPBF16PS multiplies two cells item by item and adds the two
+ * products to a sum. It rounds to nearest after each, and takes subnormal numbers for zero. */
 #include <immintrin.h>
 
 #define TILE tr_tile_avx512_bf16

@@ -126,8 +126,9 @@ static int agree_on_options(struct tr_job *j, struct tr_error *err)
 	return rc;
 }
 
-/* Chooses the kernels. For bf16 `auto` takes avx512-bf16, which has bits of its own, if all ranks
- * have it. It does not if `virtual` is set, because then the bits must not depend on the CPU. */
+/* Chooses the kernels. With bf16 `auto` takes avx512-bf16 if all ranks have it. Its results differ
+ * from those of all other kernels, so it is not taken if `virtual` is set: then the bits must not
+ * depend on the CPU. */
 static int choose_isa(struct tr_job *j, struct tr_error *err)
 {
 	static const char own_bits[] = "avx512-bf16";
