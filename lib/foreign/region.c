@@ -14,8 +14,7 @@ int shf_region_read(const struct shf_region *r, void *to, uint64_t n, uint64_t o
 		                PRIu64 " bytes at %" PRIu64, r->where, r->bytes, n, off);
 	if (r->unpacker)
 		return r->unpacker->read(r->unpacker, r, to, n, off, err);
-	got = r->once ? shf_sys_pread_once(r->sys, r->fd, to, (size_t)n, r->off + off)
-	              : shf_sys_pread(r->sys, r->fd, to, (size_t)n, r->off + off);
+	got = shf_sys_read(r->sys, r->fd, to, (size_t)n, r->off + off, r->once);
 	if (got < 0)
 		return shf_fail_sys(err, (int)-got, "%s: reading %" PRIu64 " bytes at %" PRIu64,
 		                    r->where, n, off);

@@ -7,22 +7,15 @@
 #include "run.h"
 #include "run_env.h"
 
-static int64_t read_it(const struct shf_sys *sys, int fd, void *to, uint64_t n, uint64_t off,
-                       bool once)
-{
-	return once ? shf_sys_pread_once(sys, fd, to, (size_t)n, off)
-	            : shf_sys_pread(sys, fd, to, (size_t)n, off);
-}
-
 int64_t shf_read_now(const struct shf_sys *sys, int fd, void *to, uint64_t n, uint64_t off,
                      bool once, uint64_t *retries)
 {
-	int64_t got = read_it(sys, fd, to, n, off, once);
+	int64_t got = shf_sys_read(sys, fd, to, (size_t)n, off, once);
 
 	for (int tries = 1; got == -EIO && tries < SHF_READ_TRIES; tries++) {
 		if (retries)
 			++*retries;
-		got = read_it(sys, fd, to, n, off, once);
+		got = shf_sys_read(sys, fd, to, (size_t)n, off, once);
 	}
 	return got;
 }

@@ -46,10 +46,11 @@ static inline int64_t shf_sys_pread(const struct shf_sys *sys, int fd, void *buf
 	return sys->file.ops->pread(sys->file.arg, fd, buf, n, off);
 }
 
-static inline int64_t shf_sys_pread_once(const struct shf_sys *sys, int fd, void *buf, size_t n,
-					 uint64_t off)
+/* once: by pread_once, if there is one. */
+static inline int64_t shf_sys_read(const struct shf_sys *sys, int fd, void *buf, size_t n,
+				   uint64_t off, bool once)
 {
-	return sys->file.ops->pread_once
+	return once && sys->file.ops->pread_once
 	       ? sys->file.ops->pread_once(sys->file.arg, fd, buf, n, off)
 	       : shf_sys_pread(sys, fd, buf, n, off);
 }

@@ -134,11 +134,11 @@ TEST(bytes_that_are_read_once_are_the_bytes)
 	for (size_t i = 0; i < sizeof(from) / sizeof(from[0]); i++) {
 		int64_t want = shf_sys_pread(real(), fd, a, BYTES, from[i]);
 
-		CHECK_INT(shf_sys_pread_once(real(), fd, b, BYTES, from[i]), want);
+		CHECK_INT(shf_sys_read(real(), fd, b, BYTES, from[i], true), want);
 		CHECK(want <= 0 || memcmp(a, b, (size_t)want) == 0);
 	}
 	shf_sys_close(real(), fd);
-	CHECK_INT(shf_sys_pread_once(real(), fd, b, 8, 0), -EBADF);
+	CHECK_INT(shf_sys_read(real(), fd, b, 8, 0, true), -EBADF);
 	free(made);
 	free(a);
 	free(b);
