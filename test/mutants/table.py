@@ -2292,6 +2292,9 @@ bug("export_crc_of_parts", "the CRC-32 of a record in several chunks is that of 
     "shf_crc32_more(x->plan.crc, 0, bytes, hi - lo), rest)",
     "shf_crc32_more(x->plan.crc, 0, bytes, hi - lo), MUTANT ? 0 : rest)",
     FORMATS + "records_of_several_chunks")
+bug("crc32_begins_anew", "the CRC-32 of a long part forgets what came before it",
+    "foreign/crc32.c:crc32_by_product", "(int)sum", "MUTANT ? 0 : (int)sum",
+    "unit/test_pickle: crc32_is_that_of_zip")
 bug("export_crc_not_compared", "sums that an earlier export wrote are taken for right",
     "export/export_pass.c:hole_compare", "x->targets[f].stale = true;",
     "x->targets[f].stale = !MUTANT;", FORMATS + "a_finished_file_is_compared")
