@@ -70,6 +70,8 @@ def resharded(b):
 
 # ---- conversions to Hugging Face ----
 
+LIMIT = "fio, write"
+
 def compiled(b):
     """The environment of Python programs whose modules are compiled once. If the modules were
     installed without byte code, or it may not be written, each start would compile all of them."""
@@ -109,20 +111,21 @@ class Started(Child):
 
 def conversions(b, what, name, command, started, folder, size, options=()):
     """Compares `sheaf convert` of a checkpoint to a Hugging Face directory with the conversion by
-    the software that wrote it, from the page cache and from the disk. Both must give the same.
-    command(out): the command of the latter. started: a script that does the same in rounds. size:
-    the bytes of the weights."""
+    the software that wrote it, from the page cache and from the disk. Both must give the same. fio,
+    which only writes as many bytes, shows what the disk allows. command(out): the command of that
+    software. started: a script that does the same in rounds. size: the bytes of the weights."""
     theirs, ours = os.path.join(b.dir, "theirs"), os.path.join(b.dir, "ours")
     sheaf, env, files = b.program("sheaf"), compiled(b), files_of(folder)
     # Not in this process: the memory of a command is at least that of the process that starts it.
     subprocess.run(["cat", *files], check=True, stdout=subprocess.DEVNULL)
     for cold in (True,) if b.quick else (False, True):
         dropped = files if cold else []
-        who = [Conversion(name, command(theirs), dropped, size, theirs, env),
+        who = [c.Fio(b, LIMIT, os.path.join(b.dir, "fio"), [size]),
+               Conversion(name, command(theirs), dropped, size, theirs, env),
                Started(started, folder, dropped, size, theirs, env),
                Conversion("sheaf convert", [sheaf, "convert", folder, ours, "--mem", "32M",
                                             *options], dropped, size, ours)]
-        t = b.measure("%s to Hugging Face, %s" % (what, "cold" if cold else "warm"), who, name,
+        t = b.measure("%s to Hugging Face, %s" % (what, "cold" if cold else "warm"), who, LIMIT,
                       rounds=1 if b.quick else None)
         s, z = t.series["sheaf convert"], t.series[name]
         t.claim("time of %s / time of sheaf, median" % name, z.median() / s.median(), 5, True)

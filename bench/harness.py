@@ -282,9 +282,9 @@ class Bench:
         self.shown = None                       # of the tables; None: not even the machine
         sys.stdout.reconfigure(line_buffering=True)
         self.build = os.path.abspath(a.build) if a.build else prepare()
-        os.makedirs(a.dir or os.path.join(ROOT, "build", "bench"), exist_ok=True)
-        self.dir = tempfile.mkdtemp(prefix=self.name + ".",
-                                    dir=a.dir or os.path.join(ROOT, "build", "bench"))
+        self.where = os.path.abspath(a.dir or os.path.join(ROOT, "build", "bench"))
+        os.makedirs(self.where, exist_ok=True)
+        self.dir = tempfile.mkdtemp(prefix=self.name + ".", dir=self.where)
 
     def program(self, name, needed=True):
         """Its path; Missing, or None where it is not needed."""
@@ -334,7 +334,7 @@ class Bench:
         if self.args.json:
             return
         if self.shown is None:
-            for line in machine.lines(ROOT):
+            for line in machine.lines(ROOT, self.where):
                 print(line)
         for t in self.tables[self.shown or 0:]:
             print_table(self.data(t))
@@ -348,7 +348,8 @@ class Bench:
         if self.args.json:
             print(json.dumps({"bench": self.name, "command": "bench/" + self.name,
                               "rounds": self.rounds, "quick": self.quick, "tables": tables,
-                              "skipped": self.skips, "machine": machine.describe(ROOT)}))
+                              "skipped": self.skips,
+                              "machine": machine.describe(ROOT, self.where)}))
         else:
             self.show()
             print_bounds(tables)

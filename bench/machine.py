@@ -38,11 +38,12 @@ def memory_free():
     return int(free[1]) * 1024 if free else 1 << 62
 
 
-def describe(path):
+def describe(tree, where):
+    """tree: a folder of the source. where: the folder that is written to."""
     cpu = file_text("/proc/cpuinfo")
     flags = set((re.search(r"^(?:flags|Features)\s*:\s*(.*)", cpu, re.M) or ["", ""])[1].split())
     memory = re.search(r"MemTotal:\s*(\d+)", file_text("/proc/meminfo"))
-    kind, options = mount_of(path)
+    kind, options = mount_of(where)
     return {
         "cpu": (re.search(r"model name\s*:\s*(.*)", cpu) or ["", os.uname().machine])[1],
         "cores": len(os.sched_getaffinity(0)),
@@ -54,13 +55,13 @@ def describe(path):
         "fio": said("fio", "--version"),
         "mpi": said("mpirun", "--version").split("\n")[0],
         "compiler": said("gcc", "--version").split("\n")[0],
-        "commit": said(os.path.join(path, "tools", "commit"), cwd=path),
+        "commit": said(os.path.join(tree, "tools", "commit"), cwd=tree),
         "load": os.getloadavg()[0],
     }
 
 
-def lines(path):
-    m = describe(path)
+def lines(tree, where):
+    m = describe(tree, where)
     yield "%s, %d cores (%s), %.0f GB of memory, Linux %s" % (
         m["cpu"], m["cores"], " ".join(m["instructions"]), m["memory_bytes"] / 1e9, m["kernel"])
     yield "%s (%s); %s; %s; %s; commit %s; load average %.1f at the end" % (
