@@ -813,8 +813,7 @@ struct sheaf_report {
 	                                 * checksums, or SHEAF_RUN_UNVERIFIED is set */
 	uint64_t findings;              /* verification: number of findings */
 	uint64_t files;                 /* load: tensor files; verification: files checked */
-	uint64_t disk_bytes;            /* over all ranks: read from files. What the page cache has
-	                                 * counts for each rank that reads it */
+	uint64_t disk_bytes;            /* over all ranks: read from disk */
 	uint64_t node_bytes;            /* over all ranks: taken from another rank of the node */
 	uint64_t net_bytes;             /* over all ranks: sent to other nodes */
 	uint64_t held;                  /* over all ranks: bytes of slices that were filled */

@@ -544,20 +544,12 @@ static void load_failed(const struct sheaf_checkpoint *step, int rc, struct shea
 		add_remedy(step, err);
 }
 
-/* Returns whether it is worth to ask what the page cache has of the step. What a foreign format
- * stores is not read from there but made, and making it several times costs more. */
-static bool may_be_apart(const struct sheaf_checkpoint *step)
-{
-	return step->run->team.ranks > 1 && !step->view && !step->foreign;
-}
-
 /* Enters the collective call with rc, the result of prepare_load. Compares flags and averages of
- * the ranks, sets ld->room to the least staging memory that any rank may use, and ld->cached.
- * [collective] */
+ * the ranks, and sets ld->room to the least staging memory that any rank may use. [collective] */
 static int enter_load_call(struct shf_load *ld, int rc, struct sheaf_error *err)
 {
 	/* Index of each argument in m.x; the marks of averages follow from MARKS on. */
-	enum { FLAGS, CHECKED, ROOM, CACHED, MARKS };
+	enum { FLAGS, CHECKED, ROOM, MARKS };
 	struct shf_call m = { .kind = ld->call, .handle = ld->step->made };
 
 	_Static_assert(MARKS + SHF_EMAS_MAX <= SHF_CALL_ARGS, "marks travel with the call");
@@ -565,8 +557,6 @@ static int enter_load_call(struct shf_load *ld, int rc, struct sheaf_error *err)
 		m.x[FLAGS] = ld->flags;
 		m.x[CHECKED] = shf_block_pass_sums(ld->step);
 		m.x[ROOM] = shf_load_room(ld->step->run);
-		m.x[CACHED] = ld->call == SHF_CALL_LOAD && ld->prepare && may_be_apart(ld->step) &&
-			      shf_load_is_cached(ld);
 		shf_emas_mark(ld->state, &m.x[MARKS]);
 	}
 	rc = shf_call_enter(&ld->step->run->team, &m, rc, err);
@@ -581,7 +571,6 @@ static int enter_load_call(struct shf_load *ld, int rc, struct sheaf_error *err)
 	if (rc == 0)
 		rc = shf_emas_check(ld->state, &m.hi[MARKS], err);
 	ld->room = m.lo[ROOM];
-	ld->cached = m.lo[CACHED];
 	ld->made = m.number;
 	return rc;
 }

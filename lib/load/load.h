@@ -47,12 +47,8 @@ struct shf_load {
 	uint64_t told;                  /* size of the messages of all ranks to this one as a
 	                                 * home */
 	struct shf_work work;           /* this rank's part of the plan */
-	bool cached;                    /* page caches have what the ranks want, that of each node
-	                                 * what its ranks want */
-	bool in_view;                   /* all ranks see all of the step in the memory of this
-	                                 * node */
-	bool apart;                     /* cached or in_view: each rank reads for itself, and there
-	                                 * are no rounds */
+	bool apart;                     /* all ranks can read all of the step in the memory of this
+	                                 * node: each reads for itself, and there are no rounds */
 	struct shf_tensor_counts tally;         /* counts tensors for the report */
 	uint64_t *asked, *asked_counts; /* owned; see load_asked.h */
 	uint64_t room;                  /* bytes that the load's image on each rank may have; equal

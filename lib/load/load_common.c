@@ -58,10 +58,10 @@ int shf_load_pass_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t l
 			rc = want_add(ld, n++, &want, err);
 		}
 	}
-	/* A block may be read by several ranks; only one of them adds it to the digest. If they
-	 * have it in the same memory, only this one has to prove it. */
+	/* A block in memory may be read by several ranks; only one of them has to prove it, and add
+	 * it to the digest. */
 	ld->pass.quiet = g->collected;
-	ld->pass.sums = !(ld->in_view && g->collected) && shf_block_pass_sums(ld->step);
+	ld->pass.sums = !g->collected && shf_block_pass_sums(ld->step);
 	if (rc == 0)
 		shf_block_pass_begin(&ld->pass, g->file, lo, ld->wants, n);
 	return rc;

@@ -23,7 +23,6 @@
 #include "memory_dir.h"
 #include "read_slice.h"
 #include "state.h"
-#include "step_files.h"
 
 #define ROOM_MAX (UINT64_C(40) << 20)   /* bytes; the largest image of a load, which holds what is
                                          * being read or shared at the moment */
@@ -79,33 +78,6 @@ int shf_load_fill_prepare(struct shf_load *ld, struct sheaf_error *err)
 	ld->tells.to = shf_zalloc((size_t)ranks, sizeof(*ld->tells.to));
 	rc = ld->tells.to ? shf_holds_pack(&m, (uint32_t)ranks, &ld->tells) : SHEAF_ENOMEM;
 	return rc < 0 ? shf_fail(err, rc, "planning: %s", shf_strerror(rc)) : 0;
-}
-
-/* Holds are sorted by tensor, and tensors of a file mostly follow one another, so a look at one
- * range of each file is enough. No file is opened after the first one that is not cached. */
-bool shf_load_is_cached(struct shf_load *ld)
-{
-	const struct shf_layout *l = &ld->step->layout;
-	const struct shf_sys *sys = ld->step->run->sys;
-	const struct shf_holds *h = &ld->holds;
-	struct sheaf_error unsaid;      /* reading the file fails the same way */
-
-	for (size_t i = 0, k; i < h->n; i = k) {
-		uint32_t f = l->tensors[h->a[i].tensor].file;
-		uint64_t lo = UINT64_MAX, hi = 0;
-		int fd;
-
-		for (k = i; k < h->n && l->tensors[h->a[k].tensor].file == f; k++) {
-			const struct shf_lt_tensor *t = &l->tensors[h->a[k].tensor];
-
-			lo = t->off < lo ? t->off : lo;
-			hi = t->off + t->bytes > hi ? t->off + t->bytes : hi;
-		}
-		fd = shf_step_fd(ld->step, f, &unsaid);
-		if (fd < 0 || shf_sys_resident(sys, fd, lo, hi - lo) < (int64_t)(hi - lo))
-			return false;
-	}
-	return true;
 }
 
 /* Fills one box of a slice with zeros; callback of shf_mem_boxes. */
@@ -232,10 +204,8 @@ static int make_plan(struct shf_load *ld, struct filling *f, bool *planned, stru
 	int rc;
 
 	/* This node has all of the step in memory, and no other node takes part. So every rank can
-	 * read all of it, and none stages bytes for another. What is in page caches is not staged
-	 * either, because to stage bytes takes longer than to copy them from there again. */
-	ld->in_view = ld->step->view && !m.hads;
-	ld->apart = m.apart = ld->in_view || ld->cached;
+	 * read all of it, and none stages bytes for another. */
+	ld->apart = m.apart = ld->step->view && !m.hads;
 	m.window = ld->room / 2;
 	m.net_window = net_window(run, m.window);
 	rc = shf_match_deal(&run->team, &m, 0, &g, &ld->work, err);

@@ -10,9 +10,6 @@ int shf_load_fill_prepare(struct shf_load *load, struct sheaf_error *err);
 /* Lists the boxes that this rank wants in load->holds, and counts tensors without sums. ENOMEM.
  * [local] */
 int shf_load_hold(struct shf_load *load, struct sheaf_error *err);
-/* Returns whether the page cache of this node has all that this rank wants. Needs shf_load_hold.
- * [local] */
-bool shf_load_is_cached(struct shf_load *load);
 /* Fills the memory of a slice with zeros. */
 void shf_load_zero(const struct shf_slice *s);
 /* Makes the plan and fills the state by it. Needs shf_load_fill_prepare and shf_load_asked_unite.

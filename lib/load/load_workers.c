@@ -135,7 +135,7 @@ static int worker_new(struct shf_load_workers *c, const struct shf_load *ld)
 	h->ld.disk_bytes = h->ld.retries = 0;
 	h->ld.verify_ns = h->ld.read_ns = 0;
 	/* If all of the step is in memory of a view, nothing has to be read into a buffer. */
-	if (ld->in_view)
+	if (ld->apart)
 		return 0;
 	h->buf = shf_alloc(CACHE_CHUNK, 1);
 	return h->buf ? 0 : SHEAF_ENOMEM;

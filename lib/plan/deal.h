@@ -32,10 +32,9 @@
  * Each rank then has a move for each box that it asked for (equal boxes of one rank count once).
  *
  * Loading `apart`: every rank reads for itself all blocks that it asked for; this is for memory
- * that all ranks see, and for page caches, where reading costs nothing or little. Segments of
- * several ranks overlap then. Each block counts for one of its readers, which verifies the
- * checksum. In the segments of the others the block is quiet: if all see the same memory, they take
- * their bytes without a check. */
+ * that all ranks see, where reading costs nothing. Segments of several ranks overlap then. For each
+ * block one of its readers verifies the checksum. In the segments of the others the block is quiet:
+ * they take their bytes without a check. */
 #ifndef SHF_DEAL_H
 #define SHF_DEAL_H
 #include "box.h"

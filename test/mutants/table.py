@@ -1067,10 +1067,6 @@ bug("late_worker_not_heard", "a worker that fails after the caller's thread is d
     "load/load_stream.c:shf_load_stream_run", "return rc < 0 ? rc : end;",
     "return rc < 0 || MUTANT ? rc : end;",
     RANKS + "a_thread_that_fails_when_the_others_are_done_fails_the_load_on_all_ranks")
-bug("cached_block_unproved", "a rank takes from the page cache what another rank proves",
-    "load/load_common.c:shf_load_pass_begin", "ld->in_view && g->collected",
-    "(ld->in_view || MUTANT) && g->collected",
-    RANKS + "each_rank_reads_what_the_page_cache_has_and_proves_it")
 bug("moved_memory_believed", "what was read of memory that is another step's by now is believed",
     "load/load_fill.c:shf_load_fill", "rc == 0 && ld->step->view)",
     "rc == 0 && ld->step->view && !MUTANT)",

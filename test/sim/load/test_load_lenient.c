@@ -393,7 +393,6 @@ TEST(a_slice_of_axis_0_reads_its_share_and_two_blocks)
 		CHECK(strstr(p.told, "V model/w") != NULL);
 	}
 	p = hands_play(disk, 3, replicated);
-	simdisk_set_resident(disk, 0);
 	LOADED(p); /* replicated: read once, shared by three */
 	CHECK(p.report.disk_bytes <= (16 << 20) + 8192);
 	CHECK_INT(p.report.held, 3 * (16 << 20));

@@ -174,51 +174,6 @@ TEST(a_thread_that_fails_when_the_others_are_done_fails_the_load_on_all_ranks)
 	}
 }
 
-/* ---- what several ranks want of a step that is in the page cache ---- */
-
-#define ALL_BYTES ((uint64_t)1024 * 1024 * 4)
-
-static void hold_w(struct hand *h)
-{
-	hand_add(h, "model", "w", SHEAF_F32, 2, 1024, 1024);
-}
-
-static int64_t pread_flipped(void *arg, int fd, void *buf, size_t n, uint64_t off)
-{
-	int64_t got = simover_real()->file.pread(arg, fd, buf, n, off);
-
-	if (got > 64 << 10)             /* bytes of the tensor */
-		((uint8_t *)buf)[n / 2] ^= 1;
-	return got;
-}
-
-static void reads_flipped(struct hand *h)
-{
-	if (h->rank == h->play->variant)
-		simover(&h->used)->file.pread = pread_flipped;
-}
-
-TEST(each_rank_reads_what_the_page_cache_has_and_proves_it)
-{
-	struct simdisk *disk = disk_new();
-	struct play p = hands_play(disk, 3, hold_w);
-
-	SAVED(p);
-	simdisk_set_resident(disk, 1);
-	LOADED(p);
-	CHECK_INT(p.report.node_bytes, 0);
-	CHECK(p.report.disk_bytes >= 3 * ALL_BYTES);
-	p.tamper = reads_flipped;
-	for (p.variant = 0; p.variant < 3; p.variant++)
-		CHECK_RC(hands_load(&p), SHEAF_ECORRUPT, &p.err);
-	p.tamper = NULL;
-	simdisk_set_resident(disk, 0);
-	LOADED(p);
-	CHECK_INT(p.report.node_bytes, 2 * ALL_BYTES);
-	CHECK(p.report.disk_bytes < ALL_BYTES + (64 << 10));
-	simdisk_free(disk);
-}
-
 /* ---- a step in memory that is taken for another one while it is loaded ---- */
 
 static struct sheaf_checkpoint *moving; /* of the rank whose cards change; NULL: not yet, or done */

@@ -376,7 +376,6 @@ TEST(what_ranks_hold_together_is_counted_once)
 	struct play p = hands_play(disk, 3, rows_of_one);
 
 	SAVED(p);
-	simdisk_set_resident(disk, 0);
 	for (int k = 0; k < 2; k++) {
 		p.nodes = k ? nodes : NULL;
 		p.flags = SHEAF_LOAD_STRICT;
