@@ -72,6 +72,7 @@ def resharded(b):
 
 LIMIT = "fio, write"
 
+
 def compiled(b):
     """The environment of Python programs whose modules are compiled once. If the modules were
     installed without byte code, or it may not be written, each start would compile all of them."""

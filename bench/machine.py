@@ -38,17 +38,22 @@ def memory_free():
     return int(free[1]) * 1024 if free else 1 << 62
 
 
+def instructions():
+    """The sets of instructions that matter here, of those that the processor has."""
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.*)", file_text("/proc/cpuinfo"), re.M)
+    here = flags[1].split() if flags else []
+    return [f for f in ("avx2", "avx512f", "avx512_bf16", "pclmulqdq", "vpclmulqdq") if f in here]
+
+
 def describe(tree, where):
     """tree: a folder of the source. where: the folder that is written to."""
     cpu = file_text("/proc/cpuinfo")
-    flags = set((re.search(r"^(?:flags|Features)\s*:\s*(.*)", cpu, re.M) or ["", ""])[1].split())
     memory = re.search(r"MemTotal:\s*(\d+)", file_text("/proc/meminfo"))
     kind, options = mount_of(where)
     return {
         "cpu": (re.search(r"model name\s*:\s*(.*)", cpu) or ["", os.uname().machine])[1],
         "cores": len(os.sched_getaffinity(0)),
-        "instructions": [f for f in ("avx2", "avx512f", "avx512_bf16", "pclmulqdq", "vpclmulqdq")
-                         if f in flags],
+        "instructions": instructions(),
         "memory_bytes": int(memory[1]) * 1024 if memory else 0,
         "kernel": os.uname().release,
         "file_system": kind, "mount_options": options,

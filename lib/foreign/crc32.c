@@ -32,7 +32,8 @@ static void crc32_init(struct shf_crc32 *c, uint32_t polynomial)
 		for (uint32_t i = 0; i < 256; i++)
 			c->table[k][i] = c->table[k - 1][i] >> 8 ^
 			                 c->table[0][c->table[k - 1][i] & 0xff];
-	/* The instruction multiplies by x, too. The first word of a lane has 64 bits behind it. */
+	/* One power of x less than the distance, because PCLMULQDQ multiplies by x, too. The first
+	 * word of a lane is 64 bits further from the end than the second. */
 	for (unsigned i = 0; i < 2; i++) {
 		unsigned bits = i ? 512 : 128;
 
@@ -76,7 +77,7 @@ static inline __m128i lane_at(const void *p)
 	return _mm_loadu_si128((const __m128i *)p);
 }
 
-/* Moves a lane ahead to `next`. */
+/* Moves a lane ahead by the distance of the factors `by`, and adds it to the lane there, next. */
 ON static inline __m128i fold(__m128i lane, __m128i by, __m128i next)
 {
 	return _mm_xor_si128(next, _mm_xor_si128(_mm_clmulepi64_si128(lane, by, 0x00),
@@ -105,6 +106,7 @@ ON static uint32_t crc32_by_product(const struct shf_crc32 *c, uint32_t sum, con
 	return crc32_by_table(c, 0, last, sizeof(last));
 }
 
+/* Does what crc32_by_table() does, in the faster way that this processor has. */
 static uint32_t crc32_raw(const struct shf_crc32 *c, uint32_t sum, const uint8_t *p, size_t n)
 {
 	size_t steps = __builtin_cpu_supports("pclmul") ? n / STEP * STEP : 0;

@@ -8,11 +8,12 @@
 
 struct shf_crc32 {              /* what depends on the polynomial, made once for many sums */
 	uint32_t table[8][256];
-	uint64_t ahead[2][2];           /* factors that move 16 bytes ahead by 16 and by 64 bytes */
+	uint64_t ahead[2][2];           /* factors that move a lane of 16 bytes ahead by 16
+	                                 * bytes, and by 64 */
 };
-/* Makes what CRC-32 needs, as zip archives have it: polynomial 0xEDB88320. */
+/* Prepares for CRC-32, the sum of zip archives: polynomial 0xEDB88320. */
 void shf_crc32_init(struct shf_crc32 *c);
-/* Makes what CRC-32C needs, as OCDBT and Zarr have it: polynomial 0x82F63B78.
+/* Prepares for CRC-32C, the sum of OCDBT and Zarr: polynomial 0x82F63B78.
  * shf_crc32_shift does not work on these sums. */
 void shf_crc32c_init(struct shf_crc32 *c);
 /* Continues a sum over n bytes. The sum of nothing is 0. */

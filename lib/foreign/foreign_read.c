@@ -27,7 +27,7 @@ struct gather {
 	struct sheaf_error *err;
 };
 
-/* Reads n bytes of a piece. All bytes of a run that is longer than a window are wanted now; those
+/* Reads n bytes of a piece. Of a run that is longer than a window, all bytes are wanted now. Bytes
  * of a window may be read again for other items, so the page cache should keep them. */
 static int gather_read(void *arg, uint8_t *to, uint64_t n, uint64_t src, struct sheaf_error *err)
 {

@@ -194,8 +194,8 @@ static bool begins_key(uint8_t op)
 	return op == 'h' || op == 'j' || op == 0x8c || op == 'X' || op == 'c';
 }
 
-/* Whether a value is an object that has its state, to which nothing is added any more. After the
- * first items of a list or a tuple, what looks like the next key may be another item. */
+/* Whether a value is complete: an object gets nothing more once it has its state. A list or a tuple
+ * may go on after its first items, and then what looks like the next key is another item. */
 static bool is_complete(const struct shf_pk *v)
 {
 	return v->kind == SHF_PK_CALL && v->u.call->state;

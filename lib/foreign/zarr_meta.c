@@ -221,7 +221,7 @@ static void set_type(struct reading *r, const char *name, bool numpy)
 	zarr_unread(r, "an array of type %s", name);
 }
 
-/* Whether a whole number up to 9e15 is one of an integer type, or 0 or 1 of a bool. */
+/* Whether an integer type has this whole number, which is at most 9e15. A bool has 0 and 1. */
 static bool is_in_range(const struct shf_dtype *d, double v)
 {
 	double half = d->bits < 64 ? (double)(UINT64_C(1) << (d->bits - 1)) : 9e15;

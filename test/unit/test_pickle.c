@@ -463,12 +463,13 @@ TEST(a_long_pickle_of_taken_pairs_needs_few_records)
 	free(bytes);
 }
 
-/* An object with a state. Each begins with the entry 0 of the memo, its class. */
+/* OBJECT pushes an object with an empty state. Its class is entry 0 of the memo, which CLASS, at
+ * the beginning of the pickle, makes. */
 #define OBJECT "h\0)\x81}b"
 #define CLASS "\x80\x02" "cx\nY\nq\0" "0"
 
-/* Takes pairs whose value is an object with a state. sum counts those whose value is the record of
- * the value before. */
+/* Takes pairs whose value is an object with a state. sum counts the values that are in the same
+ * memory as the value taken before. */
 static bool take_objects(void *arg, const struct shf_pk *key, const struct shf_pk *value)
 {
 	struct taken *t = arg;
@@ -492,7 +493,8 @@ static int takes_objects(struct shf_pickle *p, const void *bytes, size_t n, stru
 
 TEST(of_a_dictionary_with_taken_pairs_the_next_ones_are_taken_when_they_are_complete)
 {
-	/* Four pairs at once after a first one; "d" is 1. */
+	/* A dictionary of one pair gets five more at once. The value of "d" is 1; the others are
+	 * objects. */
 	static const char text[] = CLASS "}(X\1\0\0\0a" OBJECT "u(X\1\0\0\0b" OBJECT
 		"X\1\0\0\0c" OBJECT "X\1\0\0\0dK\1X\1\0\0\0e" OBJECT "X\1\0\0\0f" OBJECT "u.";
 	struct shf_pickle p;
@@ -510,7 +512,8 @@ TEST(of_a_dictionary_with_taken_pairs_the_next_ones_are_taken_when_they_are_comp
 
 TEST(a_value_that_goes_on_is_not_taken_before_it_is_complete)
 {
-	/* After {"a": (1, 2)}: "b": ((1, 2), "k"), and "c": [1, 2, "k"] by APPENDS and APPEND. */
+	/* The dictionary {"a": (1, 2)} gets three pairs at once: "b" is ((1, 2), "k"); "c" is
+	 * [1, 2, "k"], of which "k" is appended later; "d" is (1, 2). */
 	static const char text[] = "\x80\x02}(X\1\0\0\0aK\1K\2\x86u(X\1\0\0\0bK\1K\2\x86"
 		"X\1\0\0\0k\x86X\1\0\0\0c](K\1K\2eX\1\0\0\0kaX\1\0\0\0dK\1K\2\x86u.";
 	struct shf_pickle p;
@@ -527,8 +530,8 @@ TEST(a_value_that_goes_on_is_not_taken_before_it_is_complete)
 
 TEST(a_mark_above_a_dictionary_may_be_of_something_else)
 {
-	/* After {"a": OBJECT}: the key ("k", 1, 2, 3) by a mark, and then ["b", OBJECT, "c"]
-	 * where the dictionary was. */
+	/* [{"a": OBJECT, ("k", 1, 2, 3): 7}, ["b", OBJECT, "c"]]: the items of the second key, and
+	 * those of the inner list, lie above a mark where pairs of the dictionary could lie. */
 	static const char text[] = CLASS "](}(X\1\0\0\0a" OBJECT "u(X\1\0\0\0kK\1K\2K\3tK\7s"
 		"e(](X\1\0\0\0b" OBJECT "X\1\0\0\0cee.";
 	struct shf_pickle p;
