@@ -232,10 +232,9 @@ static void check_expected(struct hf *h, const struct wl_shape *s)
 		} else if (t.ndim != want->ndim ||
 			   memcmp(t.shape, want->shape, sizeof(int64_t) * (size_t)t.ndim) != 0) {
 			snprintf(why, sizeof(why), "its shape is not the one that config.json "
-			         "asks for: "
-				 "%lld%s%.0lld", (long long)want->shape[0],
-				 want->ndim > 1 ? " x " : "",
-				 (long long)(want->ndim > 1 ? want->shape[1] : 0));
+			         "asks for: %lld%s%.0lld", (long long)want->shape[0],
+			         want->ndim > 1 ? " x " : "",
+			         (long long)(want->ndim > 1 ? want->shape[1] : 0));
 			say(h, true, "tensor", want->name, why);
 		}
 	}

@@ -106,8 +106,7 @@ static int settle_weights(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
  * of the parameter divided by the number of ranks, rounded up. */
 static int settle_frozen(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
 {
-	const struct shf_dspd_param *of = (const struct shf_dspd_param *)(void *)d->params.data +
-		p->run;
+	const struct shf_dspd_param *all = (const void *)d->params.data, *of = all + p->run;
 	uint64_t world = (uint64_t)d->world;
 	uint64_t each = of->items / world + (of->items % world != 0);
 

@@ -136,8 +136,8 @@ static int pk_push_decimal(struct shf_pk_machine *m, bool may_be_bool)
 	if (rc < 0)
 		return rc;
 	if (may_be_bool && n == 2 && s[0] == '0' && (s[1] == '0' || s[1] == '1'))
-		return pk_push_constant(m, s[1] == '1' ? &m->yes : &m->no, SHF_PK_BOOL, s[1] ==
-					'1');
+		return s[1] == '1' ? pk_push_constant(m, &m->yes, SHF_PK_BOOL, 1)
+		                   : pk_push_constant(m, &m->no, SHF_PK_BOOL, 0);
 	if (n && s[n - 1] == 'L')
 		n--;
 	if (n == 0)
@@ -212,8 +212,7 @@ static int pk_push_quoted(struct shf_pk_machine *m, bool quotes)
 /* ---- globals and calls ---- */
 
 static int pk_push_global(struct shf_pk_machine *m, const char *module, size_t module_n,
-			  const char *name,
-                          size_t name_n)
+                          const char *name, size_t name_n)
 {
 	struct shf_pk *v = shf_pk_new(m, SHF_PK_GLOBAL);
 	char *text;
@@ -222,8 +221,7 @@ static int pk_push_global(struct shf_pk_machine *m, const char *module, size_t m
 	if (module_n + name_n > 1000 || !module_n || !name_n || memchr(module, 0, module_n) ||
 	    memchr(name, 0, name_n))
 		return shf_pk_fail(m, "has a global whose name is empty, has a NUL, or is longer "
-				      "than "
-		               "1000 bytes");
+		                   "than 1000 bytes");
 	text = shf_arena_alloc(&m->p->arena, module_n + name_n + 2, 1);
 	if (!v || !text)
 		return shf_pk_no_memory(m);
@@ -634,14 +632,14 @@ static int op_call(struct shf_pk_machine *m, uint8_t op)
 		return rc < 0 ? rc : pk_persid(m, shf_pk_pop(m));
 	case 0x80:
 		rc = shf_pk_number(m, 1, &v);
-		return rc == 0 && v > 5 ? shf_pk_fail(m, "has a protocol above 5, which is not "
-							 "known")
-		                        : rc;
+		if (rc == 0 && v > 5)
+			rc = shf_pk_fail(m, "has a protocol above 5, which is not known");
+		return rc;
 	case 0x95: return shf_pk_number(m, 8, &v);                  /* FRAME: a hint for readers */
 	case 0x82:
 	case 0x83:
-	case 0x84: return shf_pk_fail(m, "has an extension code (EXT), which only its writer "
-					 "knows");
+	case 0x84:
+		return shf_pk_fail(m, "has an extension code (EXT), which only its writer knows");
 	case 0x97:
 	case 0x98: return shf_pk_fail(m, "has a buffer that is kept outside the pickle");
 	default: return SHEAF_EBUG;
@@ -776,8 +774,7 @@ int shf_pickle_read(struct shf_pickle *p, const uint8_t *bytes, size_t n, const 
 	*p = (struct shf_pickle){ 0 };
 	if (n > SHF_PICKLE_MAX)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: its pickle has %zu bytes, at most 1 GiB "
-						    "is "
-		                "read", where, n);
+		                "is read", where, n);
 	return pk_read(&m);
 }
 

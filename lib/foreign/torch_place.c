@@ -36,9 +36,8 @@ int shf_torch_place(const struct shf_torch_tensor *t, uint64_t have, const char 
 		                shf_name_show(name), name, have, t->storage_bytes);
 	if (!last_item(t, &end) || end > t->storage_bytes / item)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: tensor %.*s: its offset and strides "
-						    "leave its "
-		                "storage of %" PRIu64 " bytes", where, shf_name_show(name), name,
-		                t->storage_bytes);
+		                "leave its storage of %" PRIu64 " bytes", where,
+		                shf_name_show(name), name, t->storage_bytes);
 	*at = end ? view + (uint64_t)t->at * item : 0;
 	/* The stride of a dimension of one item, or of a tensor without items, is never used, and
 	 * may be any number. */

@@ -84,8 +84,7 @@ static int check_archive_kind(const struct shf_torch_zip *z, struct sheaf_error 
 		rc = record_read(z, order, &text, err);
 	if (rc == 0 && order && (text.len != 6 || memcmp(text.data, "little", 6)))
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s: its byte order is \"%.*s\"; only "
-						  "little-endian "
-		              "files are read", z->region.where, (int)text.len,
+		              "little-endian files are read", z->region.where, (int)text.len,
 		              text.len ? (const char *)text.data : "");
 	shf_buf_release(&text);
 	return rc;
@@ -121,8 +120,7 @@ int shf_torch_zip_open(struct shf_torch_zip *z, const struct shf_region *r,
 	record = shf_torch_zip_pickle(&z->zip);
 	if (!record)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: a zip archive without data.pkl, so "
-						    "torch.save "
-		                "did not write it", r->where);
+		                "torch.save did not write it", r->where);
 	shf_buf_add(&z->prefix, record->name, strlen(record->name) - strlen(PICKLE));
 	if (z->prefix.oom)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its pickle", r->where);
@@ -154,8 +152,7 @@ int shf_torch_zip_place(const struct shf_torch_zip *z, const struct shf_torch_te
 		return rc;
 	if (!record)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: tensor %.*s: its storage %.*s is not in "
-						    "the "
-		                "file", z->region.where, shf_name_show(name), name,
+		                "the file", z->region.where, shf_name_show(name), name,
 		                t->key->n < 40 ? (int)t->key->n : 40, t->key->u.s);
 	rc = shf_zip_data(record, &z->region, &data, err);
 	if (rc == 0)

@@ -312,9 +312,9 @@ static int send_pieces(struct sheaf_run *run, struct shf_view *view, const struc
 	if (rc < 0 || n == 0)
 		return rc;
 	rc = shf_view_finish_bytes(view);
-	return shf_agree(&run->team, rc < 0 ? shf_fail(err, rc, "blocks that lie on several nodes: "
-	                                               "%s",
-	                                               shf_strerror(rc)) : 0, err);
+	if (rc < 0)
+		rc = shf_fail(err, rc, "blocks that lie on several nodes: %s", shf_strerror(rc));
+	return shf_agree(&run->team, rc, err);
 }
 
 /* ---- all steps together ---- */

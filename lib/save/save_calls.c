@@ -172,9 +172,9 @@ int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_
 	int64_t from = shf_now(save->run);
 	struct shf_call m = { .kind = SHF_CALL_EXCHANGE, .handle = save->id.made,
 		.x = { bytes_max } };
-	int rc = save->at.end == SHF_OVER ? shf_fail(err, SHEAF_EINVAL, "the save has ended; free "
-	                                             "it")
-	                    : shf_save_failure(save, err);
+	bool over = save->at.end == SHF_OVER;
+	int rc = over ? shf_fail(err, SHEAF_EINVAL, "the save has ended; free it")
+	              : shf_save_failure(save, err);
 
 	rc = shf_call_enter(&save->run->team, &m, rc, err);
 	if (rc == 0 && shf_call_differs(&m, 0))

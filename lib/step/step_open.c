@@ -770,9 +770,9 @@ int shf_step_open_path(struct sheaf_checkpoint **out, const char *path, struct s
 	if (rc < 0)
 		return rc;
 	step = step_new(run);
-	rc = step && path && path[0] ? 0 : step ? shf_fail(err, SHEAF_EINVAL, "argument 'path' is "
-	                                                   "NULL or empty")
-	                                        : shf_fail(err, SHEAF_ENOMEM, "no memory");
+	rc = step ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory");
+	if (step && (!path || !path[0]))
+		rc = shf_fail(err, SHEAF_EINVAL, "argument 'path' is NULL or empty");
 	if (rc == 0 && run->team.rank == 0)
 		rc = shf_hub_cache_find(run, path, &told, err);
 	return open_bare(out, step, run, &told, rc, err);

@@ -189,9 +189,9 @@ static int64_t measure_sums(struct tr_leafgrads *lg)
 		lg->levels = (int)larger(lg->levels, tr_round_nodes(&round, dp));
 		room = larger(room, tr_leafsum_room(&round, dp, share));
 	}
+	share = (reg->weights - reg->norms) / tp + 1;
 	if (reg->tokens.to - reg->tokens.from < reg->tokens.n)
-		room = larger(room, tr_leafsum_room(&tokens, tp, (reg->weights - reg->norms) / tp +
-						    1));
+		room = larger(room, tr_leafsum_room(&tokens, tp, share));
 	return room;
 }
 
