@@ -222,7 +222,7 @@ static const struct cli_opt opts[] = {
 	{ "map", "MAP", "map names and shapes: a file, or a map that comes with sheaf" },
 	{ "to", "SIDE", "the side of the map that is made (the right one)" },
 	{ "set", "NAME=N,...", "numbers for the map, such as tp=2" },
-	{ "config", "FILE", "the config.json for the map; it is copied if SRC has none" },
+	{ "config", "FILE", "the config.json for the map; a directory gets it if SRC has none" },
 	{ "dtype", "TYPE", "convert floating-point tensors to TYPE, such as BF16" },
 	{ "step", "N", "updates of AdamW, for moments (what SRC says)" },
 	{ "betas", "B1,B2", "betas of AdamW, for moments, such as 0.9,0.95" },
