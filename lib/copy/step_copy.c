@@ -26,7 +26,7 @@
 #include "verify_step.h"
 
 #define PASSES 3                /* maximum number of passes over the step, see fill_stage */
-enum { NO = -1, ASK = -2 };     /* values of `there` that are no descriptor */
+enum { NO = -1, ASK = -2 };     /* values of `there` that are not descriptors */
 
 /* A copy in progress, and the sink of the verification that reads the step. */
 struct copying {

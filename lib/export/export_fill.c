@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* If the step has sums, whole blocks are read and checked. Of a foreign step only the bytes that
- * are needed are read. */
+/* If the step has sums, whole blocks are read and checked. In a foreign step only the bytes needed
+ * are read. */
 #include "export_fill.h"
 #include <string.h>
 #include "dtype.h"
@@ -66,8 +66,7 @@ static int fill_tensor(struct shf_export_reader *r, uint32_t i, uint64_t at, uin
 	return 0;
 }
 
-/* Bytes between tensors are those of the header, of which plan->before tells how many come
- * before. */
+/* Bytes between tensors are those of the header; plan->before says how many come before. */
 int shf_export_fill(struct shf_export_reader *r, uint32_t f, uint64_t at, uint8_t *to, uint64_t n,
                     struct sheaf_error *err)
 {

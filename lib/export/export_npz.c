@@ -58,8 +58,8 @@ static void npy_header(struct shf_buf *out, const struct shf_lt_tensor *t)
 	shf_buf_release(&text);
 }
 
-/* numpy.load finds an array by the name of its record without ".npy", and before that by the name
- * with it: then "a.npy" would give "a". */
+/* numpy.load looks for a record of exactly the given name first, and only then appends ".npy". So
+ * it would return tensor "a" for the name "a.npy". */
 static int npz_check_names(const struct shf_layout *l, struct sheaf_error *err)
 {
 	for (size_t i = 0; i < l->tensors_n; i++) {

@@ -297,7 +297,7 @@ static void put_state(struct shf_paddle_out *p, const struct sharded *s, uint32_
 	}
 }
 
-/* A dictionary in one of the files, of what a rank has of a family. */
+/* A dictionary in one of the files: one rank's part of a family. */
 struct part {
 	int family;
 	uint32_t rank, file;

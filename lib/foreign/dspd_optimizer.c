@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files of the optimizer, one of each data-parallel rank: [bf16_]zero_pp_rank_0_mp_rank_00_
- * optim_states.pt. Nothing in such a file says of which rank it is, so what it says of the places
- * of parameters in its part is compared with what follows from their order. */
+/* The files of the optimizer, one from each data-parallel rank: [bf16_]zero_pp_rank_0_mp_rank_00_
+ * optim_states.pt. Such a file does not say which rank wrote it, so the parameter offsets in it are
+ * compared with those that follow from the order of parameters. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>

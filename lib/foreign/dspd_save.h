@@ -49,7 +49,7 @@ struct shf_dspd_box {           /* what a rank of model parallelism has of a par
 	const int64_t *start, *count;
 	bool replica;                   /* rank 0 has the same */
 };
-struct shf_dspd_boxed {         /* a tensor of one rank that is a box of one that is joined later */
+struct shf_dspd_boxed {         /* one rank's box of a tensor that is joined later */
 	struct shf_dspd_box box;
 	const char *family, *key;       /* key: NULL: it has none */
 	int32_t dtype;

@@ -223,8 +223,8 @@ static void foreign_forget(void *arg, int fd, uint64_t off, uint64_t n)
 		shf_sys_forget(real_of(arg), fd, off, n);
 }
 
-/* Returns the index, in the whole list, of the tensor with byte `off` of the payload of a file: of
- * the last one that begins there or before. Empty tensors before another one are never it. */
+/* Returns the index in the whole list of the tensor that has byte `off` of a file's payload: the
+ * last one that begins at or before it, never an empty one with a tensor after it. */
 static size_t tensor_index(const struct shf_foreign *f, const struct shf_foreign_view *v,
                            uint64_t off)
 {

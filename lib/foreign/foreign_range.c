@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A part of a tensor that is stored as a range of its items, or of those of a box of it. */
+/* A part of a tensor that is stored as a range of the items of the tensor, or of a box of it. */
 #include <string.h>
 #include "box.h"
 #include "dtype.h"
@@ -7,7 +7,7 @@
 #include "foreign.h"
 #include "valid.h"
 
-/* A range of which the pieces are made. */
+/* A range that is being turned into pieces. */
 struct range_make {
 	struct shf_buf *pieces;
 	struct shf_arena *arena;

@@ -233,7 +233,7 @@ static int pk_push_global(struct shf_pk_machine *m, const char *module, size_t m
 	return shf_pk_push(m, v);
 }
 
-/* GLOBAL has two lines; the global that it pushes is that of opcode INST, too. */
+/* Reads module and name, the two lines of GLOBAL, and pushes the global. INST does the same. */
 static int pk_global_lines(struct shf_pk_machine *m)
 {
 	const char *module = NULL, *name = NULL;

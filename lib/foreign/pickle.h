@@ -6,9 +6,9 @@
  * called with which arguments. All records lie in one arena and are freed at once.
  *
  * What bounds it: a record costs at least one byte of the pickle that is read, so memory is linear
- * in the number of these. A first pass over the opcodes finds out what the memo is asked for, so
- * only that is kept in it. Records may refer to the same record, and even to themselves, so whoever
- * walks through them must bound depth and number of steps. */
+ * in the number of these. A first pass over the opcodes finds out which entries of the memo are
+ * used, so only those are kept in it. Records may refer to the same record, and even to themselves,
+ * so whoever walks through them must bound depth and number of steps. */
 #ifndef SHF_PICKLE_H
 #define SHF_PICKLE_H
 #include "mem.h"
@@ -72,7 +72,7 @@ struct shf_pickle {
 int shf_pickle_read(struct shf_pickle *p, const uint8_t *bytes, size_t n, const char *where,
                     struct sheaf_error *err);
 /* Takes pairs out of dictionaries while a pickle is read, so that a long pickle of many small
- * objects needs memory for what is made of them only. */
+ * objects needs memory only for the result. */
 struct shf_pickle_taker {
 	/* Called for each key and value that are set in a dictionary, when both are complete.
 	 * Returns true if the pair is to be taken: it is then no pair of the dictionary, but

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looking at the records of a pickle. */
+/* Accessors for the records of a pickle. */
 #include <string.h>
 #include "pickle.h"
 

@@ -4,7 +4,7 @@
 #include "err.h"
 #include "pickle_stack.h"
 
-/* ---- which entries are asked for ---- */
+/* ---- which entries are used ---- */
 
 enum {                          /* what follows an opcode */
 	END,                            /* nothing: STOP, and opcodes that are refused or unknown */
@@ -12,8 +12,8 @@ enum {                          /* what follows an opcode */
 	COUNTED = 16,                   /* plus n: a length of n bytes, and then a text */
 	STORED = 32,                    /* plus n: a length of n bytes, and then bytes */
 	LINE = 48, LINES,               /* one or two lines */
-	ASKS = 64,                      /* plus n: an entry that is asked for, of n bytes */
-	ASKS_LINE = 80                  /* an entry that is asked for, in digits */
+	ASKS = 64,                      /* plus n: the index of an entry, of n bytes */
+	ASKS_LINE = 80                  /* the index of an entry, in digits */
 };
 
 /* By opcode of the protocols 0 to 5. */
@@ -34,7 +34,8 @@ static const uint8_t follows[256] = {
 	['h'] = ASKS + 1, ['j'] = ASKS + 4, ['g'] = ASKS_LINE,
 };
 
-/* Notes that entry i is asked for. No entry is beyond the offset of the opcode that asks. */
+/* Notes that entry i is used. The index of an entry never exceeds the offset of the opcode that
+ * uses it. */
 static int memo_note(struct shf_pk_machine *m, uint64_t i)
 {
 	struct shf_pk_memo *memo = &m->memo;
@@ -84,7 +85,8 @@ static int memo_skip_line(struct shf_pk_machine *m)
 	}
 }
 
-/* Skips what follows an opcode, and notes what it asks for. EFORMAT: the pickle is damaged. */
+/* Skips what follows an opcode, and notes the entry that it uses. EFORMAT: the pickle is
+ * damaged. */
 static int memo_skip(struct shf_pk_machine *m, uint8_t after)
 {
 	uint64_t v = 0;
@@ -106,7 +108,7 @@ static int memo_skip(struct shf_pk_machine *m, uint8_t after)
 	                                 !(m->taker && v <= SHF_PK_FEW_MAX)) : rc;
 }
 
-/* Sets memo->asked to the lowest entry from i on that is asked for. */
+/* Sets memo->asked to the lowest used entry from i on. */
 static void memo_ask_from(struct shf_pk_memo *memo, uint64_t i)
 {
 	const uint64_t *used = (const uint64_t *)(const void *)memo->used.data;
@@ -118,7 +120,7 @@ static void memo_ask_from(struct shf_pk_memo *memo, uint64_t i)
 	memo->asked = bits ? 64 * (uint64_t)w + (unsigned)__builtin_ctzll(bits) : UINT64_MAX;
 }
 
-/* Makes room for the entries that are asked for. */
+/* Makes room for the entries that are used. */
 static int memo_count(struct shf_pk_machine *m)
 {
 	struct shf_pk_memo *memo = &m->memo;
@@ -188,7 +190,7 @@ int shf_pk_memo_scan(struct shf_pk_machine *m)
 
 /* ---- entries ---- */
 
-/* Returns the place of entry i, or NULL if nothing asks for it. */
+/* Returns the place of entry i, or NULL if nothing uses it. */
 static struct shf_pk **memo_at(const struct shf_pk_memo *memo, uint64_t i)
 {
 	const uint64_t *used = (const uint64_t *)(const void *)memo->used.data;

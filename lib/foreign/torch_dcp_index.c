@@ -57,7 +57,7 @@ static bool read_dcp_box(int64_t *box, const struct shf_dcp_tensor *t, const str
 	return true;
 }
 
-/* Reads TensorStorageMetadata. Returns false if it has a form that is not known. */
+/* Reads TensorStorageMetadata. Returns false if it has an unknown form. */
 static bool read_dcp_tensor(struct shf_dcp_index *x, struct shf_dcp_tensor *t,
                             const struct shf_pk *v)
 {
@@ -147,8 +147,8 @@ static bool box_begins_at(const int64_t *box, const struct shf_pk *offsets,
 	return true;
 }
 
-/* Gives the place to the chunk that begins at these offsets, NULL: to bytes. Returns false if it
- * was not found, or has a place already. */
+/* Sets the place of the chunk that begins at these offsets, or, if they are NULL, of an entry of
+ * bytes. Returns false if it was not found, or has a place already. */
 static bool give_place(struct shf_dcp_index *x, const char *name, uint32_t name_n,
                        const struct shf_pk *offsets, const struct shf_dcp_place *place)
 {
@@ -206,7 +206,7 @@ static bool is_zstd(const struct shf_pk *v)
 	       (v->n == n || v->u.s[n] == '.');
 }
 
-/* Keeps the name of a transformation that is not known, and returns its number. */
+/* Keeps the name of an unknown transformation, and returns its number. */
 static uint8_t unknown_transform(struct shf_dcp_index *x, const struct shf_pk *list)
 {
 	struct shf_buf name = SHF_BUF_INIT;

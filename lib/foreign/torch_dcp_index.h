@@ -35,7 +35,7 @@ struct shf_dcp_tensor {
 	                                 * if a complex number is shown as a pair */
 	int32_t ndim;                   /* without that one */
 	bool is_bytes;                  /* it is no tensor, but a value in bytes */
-	bool is_odd;                    /* a chunk has a form that is not known */
+	bool is_odd;                    /* a chunk has an unknown form */
 	const struct shf_pk *dtype;     /* a GLOBAL */
 	const int64_t *dims;            /* of that many dimensions */
 	/* By chunk: `width` offsets, and then as many sizes. In the arena of the checkpoint, where
@@ -54,17 +54,16 @@ struct shf_dcp_entry {          /* a place that was not found to be of a chunk w
 };
 struct shf_dcp_index {
 	bool many;                      /* there are several pickles, and the place of a chunk may
-	                                 * be in another one than the chunk */
+	                                 * be in a pickle other than the chunk's */
 	bool oom;
 	struct shf_arena *kept;         /* borrowed; gets the boxes */
 	struct shf_arena arena;         /* has places, offsets and dims */
 	struct shf_buf tensors, a;      /* owned; of shf_dcp_tensor and shf_dcp_entry */
 	struct shf_text_table names;    /* owned; of tensors; empty if there are many pickles */
 	bool again;                     /* two tensors have the same name */
-	const struct shf_pk *other;     /* the class that was last found to be none of those that
-	                                 * are taken; a pickle has each class once, mostly */
-	/* Names of transformations that are not known. An item whose name did not fit any more has
-	 * the number of the last one. */
+	const struct shf_pk *other;     /* the last class found to be irrelevant, to recognise it
+	                                 * again: most pickles have each class once */
+	/* Names of unknown transformations. Names that no longer fit share the last number. */
 	const char *unknown[SHF_DCP_UNKNOWN_MAX];
 	uint32_t unknown_n;
 	uint64_t left;                  /* bytes that chunks may take: in proportion to those of the
@@ -74,7 +73,7 @@ struct shf_dcp_index {
 };
 /* The function of a struct shf_pickle_taker whose argument is the index. */
 bool shf_dcp_index_take(void *arg, const struct shf_pk *key, const struct shf_pk *value);
-/* Ends a pickle. Returns false if it is no Metadata, or of a form that is not known. */
+/* Ends a pickle. Returns false if it is not Metadata, or has an unknown form. */
 bool shf_dcp_index_end(struct shf_dcp_index *x, const struct shf_pk *root);
 /* Sorts: tensors by name, and then in the order in which they were added. Returns 1 if a chunk has
  * two places in one pickle, of which Python would take the last, and sets *name and *name_n to the
@@ -84,7 +83,7 @@ int shf_dcp_index_settle(struct shf_dcp_index *x, const char **name, uint32_t *n
  * has none. */
 const struct shf_dcp_place *shf_dcp_index_find(const struct shf_dcp_index *x,
                                                const struct shf_dcp_tensor *t, uint32_t i);
-/* Returns the name of the transformation of an item if that is not known, or NULL. */
+/* Returns the name of an item's transformation if that is unknown, or NULL. */
 const char *shf_dcp_index_unknown(const struct shf_dcp_index *x, const struct shf_dcp_place *place);
 /* Whether both are tensors of one dtype and size. */
 bool shf_dcp_is_same(const struct shf_dcp_tensor *a, const struct shf_dcp_tensor *b);

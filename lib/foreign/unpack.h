@@ -17,7 +17,7 @@ enum shf_codec {
 struct shf_packed {
 	const uint8_t *here;            /* NULL: it is in a file; else it is here */
 	uint64_t at, bytes;             /* where it begins in its file; how long it is */
-	uint64_t decoded;               /* bytes that it stands for */
+	uint64_t decoded;               /* its size after decoding */
 	enum shf_codec codec;
 	/* sum_after: a CRC-32C follows the part in its file. sum_inside: the last four decoded
 	 * bytes are the CRC-32C of those before them. Neither is compared here. */

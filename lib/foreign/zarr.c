@@ -23,7 +23,7 @@ struct zarr_adding {            /* an array that is being added */
 	const char *shown;              /* its name, for sentences */
 	const int64_t *stride;          /* of a chunk, in bytes */
 	uint64_t chunk_bytes;           /* of the items of a chunk, or of one in a shard */
-	uint64_t stored, grid;          /* chunks that are, and that there would be */
+	uint64_t stored, grid;          /* chunks stored, and chunks of the full grid */
 	int ndim;                       /* with that of a pair */
 };
 

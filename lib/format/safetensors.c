@@ -50,8 +50,8 @@ static int header_no_memory(struct reader *r)
 	return shf_fail(r->err, SHEAF_ENOMEM, "%s: out of memory for its header", r->where);
 }
 
-/* Fails because the JSON reader stopped. It also stops when memory is out; that must not look like
- * a bad file, or the caller would skip a good checkpoint. */
+/* Fails because the JSON reader stopped. It also stops when it is out of memory; that must not look
+ * like a bad file, or the caller would skip a good checkpoint. */
 static int header_json_fail(struct reader *r)
 {
 	if (r->json.scratch.oom)
@@ -59,7 +59,7 @@ static int header_json_fail(struct reader *r)
 	return shf_fail(r->err, SHEAF_EFORMAT, "%s: header: %s", r->where, r->json.why);
 }
 
-/* Fail at the last token: in the header as a whole, or in the entry of a tensor. */
+/* Both fail at the last token: bad_header for the whole header, bad_entry for a tensor's entry. */
 static int bad_header(struct reader *r, const char *why)
 {
 	return shf_fail(r->err, SHEAF_EFORMAT, "%s: header: %s at byte %zu", r->where, why,
@@ -82,7 +82,7 @@ static int bad_kind(struct reader *r, const struct entry *e, enum shf_json_kind 
 	return e ? bad_entry(r, e, why) : bad_header(r, why);
 }
 
-/* Reads the name of a dtype. An unknown one is refused: its size is not known either. */
+/* Reads the name of a dtype. An unknown one is refused, because its size is unknown too. */
 static int read_dtype(struct reader *r, struct entry *e)
 {
 	enum shf_json_kind kind = shf_json_next(&r->json);

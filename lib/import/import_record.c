@@ -57,8 +57,8 @@ static bool note_fits(const struct shf_mf_note *note, size_t *left)
 	return true;
 }
 
-/* Takes over the notes of the source, which are sorted by key. A step of Sheaf has only notes that
- * another step can have, too. */
+/* Takes over the notes of the source, which are sorted by key. The notes of a Sheaf step are valid
+ * in any other step. */
 static int take_notes(struct shf_import *m, struct sheaf_error *err)
 {
 	const struct shf_manifest *from = &m->step->manifest;

@@ -48,13 +48,13 @@ struct shf_home {
 };
 /* Returns the first stripe of a home rank, and the home rank of a stripe. Homes get equal,
  * consecutive shares of all stripes. The end of a file that is shorter than SHF_NODE_RUN (deal.h)
- * has the home of the stripe before it. A home may have to write a stripe of short runs alone
- * (collector, deal.h); consecutive shares let each rank open few files for that. */
+ * has the home of the stripe before it. A home may be the only writer of a stripe of short runs
+ * (collector, deal.h); with consecutive shares each rank opens few files for that. */
 uint64_t shf_home_first(const struct shf_layout *l, uint32_t ranks, uint64_t rank);
 uint64_t shf_home_of(const struct shf_layout *l, uint32_t ranks, const struct shf_lt_file *file,
                      uint64_t stripe);
-/* Writes for each box of m->holds a message to every home whose stripes it may meet. Reads only
- * layout and holds of *m. ENOMEM. */
+/* Writes, for each box of m->holds, a message to every home whose stripes it may overlap. Reads
+ * only m->layout and m->holds. ENOMEM. */
 int shf_holds_pack(const struct shf_match *m, uint32_t ranks, struct shf_home_messages *out);
 /* Sorts the boxes in h->heard by stripe: sets start and which, in the arena. ENOMEM. */
 int shf_home_sort(const struct shf_layout *l, struct shf_home *h, struct shf_arena *arena);

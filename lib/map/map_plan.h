@@ -10,7 +10,7 @@ struct shf_map_box { const struct shf_axis *axis; int n; };     /* in items; the
 /* Says that a box of a tensor that is made has the items of a box of a tensor of the source. */
 struct shf_map_piece {
 	const struct shf_map_box *box;
-	uint32_t from;                  /* number of the tensor of the source */
+	uint32_t from;                  /* index of the source tensor */
 	uint64_t src, dst;              /* the first item, in both tensors */
 	uint64_t span;                  /* items from the first one to the last, in what is made */
 };

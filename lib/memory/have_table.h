@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The text of a have file, which says what cards of a job one agent has (flush_nodes.h): a line for
- * each card, then a checksum line. */
+/* The text of a have file, which lists the cards of a job that one agent has (flush_nodes.h): a
+ * line for each card, then a checksum line. */
 #ifndef SHF_HAVE_TABLE_H
 #define SHF_HAVE_TABLE_H
 #include "memory_steps.h"

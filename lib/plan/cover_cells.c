@@ -15,7 +15,7 @@ struct start {
 };
 
 /* The buffers of one dimension. `active` lists the boxes that cover the present slab. `next` gets
- * the list for the slab after it; then the two change places. */
+ * the list for the slab after it; then the two are swapped. */
 struct level {                          /* borrowed from struct sweep */
 	struct start *starts;
 	int64_t *bounds;

@@ -20,9 +20,9 @@ int shf_background_start(struct shf_background *b, const struct shf_sys *sys,
                          bool (*turn)(void *work), void *work);
 /* Returns whether there is a thread that has not made its last turn. */
 bool shf_background_runs(const struct shf_background *b);
-/* Ends the thread after the turn under way, and drops the turns that are left. Does nothing if
- * nothing was started. */
+/* Stops the thread after its current turn, and drops the remaining turns. Does nothing if nothing
+ * was started. */
 void shf_background_stop(struct shf_background *b);
-/* Ends the thread after the turn under way, then makes the turns that are left on this thread. */
+/* Stops the thread after its current turn, and runs the remaining turns on the calling thread. */
 void shf_background_finish(struct shf_background *b);
 #endif

@@ -7,8 +7,8 @@
 
 /* Returns whether this process opened the run; false in a forked child. [local] */
 bool shf_run_is_ours(const struct sheaf_run *run);
-/* Returns EINVAL unless this process has the run open for writing and `step` is a possible number
- * of a step. [local] */
+/* Returns EINVAL unless this process has the run open for writing and `step` is a valid step
+ * number. [local] */
 int  shf_run_may_train(const struct sheaf_run *run, int64_t step, struct sheaf_error *err);
 /* Writes a line to the caller's log. level 0: damage; 1: a warning; 2: what was done. One thread at
  * a time is in the caller's function. */

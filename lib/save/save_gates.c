@@ -281,8 +281,8 @@ int shf_save_gates_list_copied(struct sheaf_save *save, const int *slices, size_
 	timeout_ms = time_to_copy_ms(save, timeout_ms);
 	if (shf_save_gates_first_unput(save, slices, n) >= 0)
 		return SHEAF_EINVAL;
-	/* The time begins at the first slice that is not copied, so that each call copies
-	 * something, however many slices there are. */
+	/* The timeout starts at the first slice not yet copied, so that every call makes progress
+	 * however many slices there are. */
 	for (size_t i = 0; one != SHEAF_EAGAIN && i < n; i++) {
 		size_t s = slices ? (size_t)slices[i] : i;
 

@@ -21,7 +21,7 @@ int shf_step_open_disk(struct sheaf_checkpoint **step, struct sheaf_run *run, in
 int shf_step_open_latest(struct sheaf_checkpoint **step, struct sheaf_run *run,
                          struct shf_latest_search *sought, struct sheaf_error *err);
 /* Opens the step in memory that `view` shows. Takes over the view, also on failure. run, name: path
- * of the run, and what the folder of the step in it is named, for messages. [collective] */
+ * of the run and name of the step's folder in it, for messages. [collective] */
 int shf_step_open_view(struct sheaf_checkpoint **step, struct shf_view *view,
                        struct sheaf_group *group,
                        const struct shf_nodes *place, const struct shf_opts *opts,
@@ -30,7 +30,7 @@ int shf_step_open_view(struct sheaf_checkpoint **step, struct shf_view *view,
 int shf_step_open_path(struct sheaf_checkpoint **step, const char *path, struct sheaf_group *group,
                        const struct shf_opts *opts, const struct shf_sys *sys,
                        struct sheaf_error *err);
-/* Opens what the caller shows as a foreign checkpoint, in this process alone. Takes over f, also on
+/* Opens what the caller shows as a foreign checkpoint, only in this process. Takes over f, also on
  * failure. [local] */
 int shf_step_open_shown(struct sheaf_checkpoint **step, struct shf_foreign *f,
                         const struct shf_opts *opts, struct sheaf_error *err);

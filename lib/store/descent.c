@@ -26,8 +26,7 @@ struct kin {                    /* a line: `step` descends from `of` */
 	char session[33], of_session[33];
 };
 
-/* Returns the entry of the save `session` of the step in the run directory, or NULL if it is not in
- * the list. */
+/* Returns the entry in the run directory of this step and session, or NULL if there is none. */
 static struct shf_entry *list_find_saved(const struct shf_list *list, int64_t step,
                                          const char *session)
 {

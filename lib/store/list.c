@@ -73,8 +73,8 @@ static int judge_newest(struct shf_store *s, const struct shf_steps *steps, void
 		rc = shf_step_look_briefly(s, step, &e, err);
 		if (rc < 0 || rc == SHF_STEP_GONE)
 			return rc;
-		/* Recovery has marked condemned steps bad (tries_settle.c), but not those that a
-		 * person marked keep. So the tries are read only for steps marked keep. */
+		/* Recovery has marked steps that failed too often (tries_settle.c), but not those
+		 * that a person marked keep. So the tries are read only for steps marked keep. */
 		if (rc != 1 || (mark == 'k' && shf_tries_condemn(s, e.step, e.session)))
 			continue;
 		n->newest = n->newest < 0 ? e.step : n->newest;

@@ -45,8 +45,9 @@ struct shf_seek {
 	void (*passed)(void *arg, int64_t step, const char *why);
 	void *arg;
 };
-/* Finds the newest step that is neither marked bad nor condemned by its tries. Foreign directories
- * and remains do not count. The error names the step, and *step is its number or -1:
+/* Finds the newest step that is neither marked bad nor to be marked bad (shf_tries_condemn).
+ * Foreign directories and remains do not count. The error names the step, and *step is its number
+ * or -1:
  *   ENOENT    there is no step, not even a skipped one, so a job may start afresh
  *   ECORRUPT  the step is damaged, or all were skipped, or all that is left lost sheaf.json; only a
  *             person may decide to start afresh
@@ -62,7 +63,8 @@ void shf_store_remedy(struct shf_store *s, int64_t step, char out[SHF_REMEDY]);
 int shf_store_latest(struct shf_store *s, int64_t *step,
                      void (*log)(void *arg, int level, const char *line), void *log_arg,
                      struct sheaf_error *err);
-/* Returns 1 if the step is a checkpoint that is marked bad or condemned by its tries, 0 if not, or
- * a code if this process lacks memory or descriptors, or if an I/O error hides the mark. */
+/* Returns 1 if the step is a checkpoint that is marked bad or to be marked bad (shf_tries_condemn),
+ * 0 if not, or a code if this process lacks memory or descriptors, or if an I/O error hides the
+ * mark. */
 int shf_step_is_condemned(struct shf_store *s, int64_t step);
 #endif

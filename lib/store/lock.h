@@ -16,7 +16,7 @@ int shf_lock_take(struct shf_store *s, int wait_ms, struct sheaf_error *err);
 int shf_lock_read(struct shf_store *s, struct shf_owner *owner, char session[33]);
 /* Writes our text over that of the last owner, which the caller has read into s->prev before. */
 int shf_lock_write(struct shf_store *s, struct sheaf_error *err);
-/* Adds our text behind that of s->prev, to hold the lock without owning the run yet (D2). */
+/* Appends our entry after that of s->prev, to hold the lock without owning the run yet (D2). */
 int shf_lock_visit(struct shf_store *s, struct sheaf_error *err);
 /* Reads who holds the lock, by the last text of its file (D2). session is "" if that text is torn
  * or the file has no text, which is no error. Returns 0 or -errno. */
@@ -26,7 +26,7 @@ int shf_lock_check(struct shf_store *s, struct sheaf_error *err);
 /* Returns whether the negative errno means that the file system has no locks. Callers then go on
  * without a lock, because safety never rests on locks. */
 bool shf_lock_is_absent(int rc);
-/* Closes a file that this process may have locked. The lock is given up for forked children,
+/* Closes a file that this process may have locked. The lock is released for forked children,
  * too. */
 void shf_lock_close(const struct shf_sys *sys, int *fd);
 

@@ -50,7 +50,7 @@ int shf_metrics_add(struct shf_store *s, const char *line, struct sheaf_error *e
 	if (!s->writer)
 		return shf_fail(err, SHEAF_EINVAL, "%s: not open for writing", s->path);
 	rc = fd = open_end(s, &end);
-	/* A full file becomes the old one, and a new file is begun. */
+	/* A full file is rotated. */
 	if (rc >= 0 && end > 0 && end + strlen(line) + 2 > SHF_METRICS_MAX) {
 		shf_fd_close(sys, &fd);
 		rc = shf_sys_rename(sys, s->dot, NAME, s->dot, OLD, false);

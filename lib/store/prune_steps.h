@@ -21,8 +21,9 @@ struct shf_prune {
 	const char *best_note;          /* borrowed; set if keep_best > 0 */
 	struct shf_saved verified;      /* a step whose content was re-read since its commit. Only
 	                                 * older steps on its branch may be deleted (I9) */
-	struct shf_saved likely;        /* the newest good step, which was not re-read because
-	                                 * nothing would go; for reasons alone; number -1: none */
+	struct shf_saved likely;        /* the newest good step. It was not re-read, because nothing
+	                                 * would be deleted. Used only in the reported reasons; step
+	                                 * -1: none */
 	int64_t keep;                   /* a step that must stay (the loaded one); -1: there is no
 	                                 * such step */
 	int grace_s;                    /* how long a removed step stays in the trash; 0:

@@ -195,8 +195,8 @@ void shf_fd_close(const struct shf_sys *sys, int *fd)
 	*fd = -1;
 }
 
-/* The size is read first and checked against max, so that no file, whatever somebody put there,
- * makes us allocate much. A file that shrinks meanwhile is returned as far as it was read. */
+/* The size is read first and checked against max, so that no file, whatever its contents, makes us
+ * allocate too much. A file that shrinks meanwhile is returned as far as it was read. */
 int shf_text_read(const struct shf_sys *sys, int dir, const char *name, struct shf_buf *out,
                   size_t max)
 {

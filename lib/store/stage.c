@@ -107,8 +107,9 @@ static int set_remains_aside(struct shf_store *s, int64_t step, const char *t,
 	return rc;
 }
 
-/* Sets the step aside if it is marked bad or condemned: a job that resumed from an older step has
- * come to the same number again. Removes the tries of the step; the caller removes its mark. */
+/* Sets the step aside if it is marked bad or to be marked bad: a job that resumed from an older
+ * step has come to the same number again. Removes the tries of the step; the caller removes its
+ * mark. */
 static int set_bad_aside(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	int rc = shf_step_is_condemned(s, step);

@@ -15,9 +15,9 @@ struct shf_stage {
 	char session[33];               /* of the run's writer */
 };
 /* The part of C0 before the stage: makes sure that T does not exist, else EEXIST. But the remains
- * of a step, and a step that is marked bad or condemned, are set aside, and the mark of the number
- * is removed. session: of the save that comes, if it may have been here before and been marked:
- * then its mark stays; NULL: it is a new one. */
+ * of a step, and a step that is marked bad or to be marked bad, are set aside, and the mark of the
+ * number is removed. session: of the save that comes, if it may have been here before and been
+ * marked: then its mark stays; NULL: it is a new one. */
 int shf_stage_room(struct shf_store *s, int64_t step, const char *session, struct sheaf_error *err);
 /* C0 on rank 0: shf_stage_room, then makes S and its folders (a NULL-terminated list; "." needs
  * none). The other ranks then join by name. */

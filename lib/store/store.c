@@ -203,8 +203,7 @@ static void run_id_of_steps(struct shf_store *s, const struct shf_names *names)
 	}
 }
 
-/* Returns whether `name` is the folder of a step in a run of another pattern, and writes that
- * pattern. */
+/* Returns whether `name` is a step's folder under another name pattern, and writes that pattern. */
 static bool is_named_otherwise(struct shf_store *s, const char *name, char pattern[SHF_PATTERN])
 {
 	struct shf_store other = { .run = "" };
@@ -544,7 +543,7 @@ int shf_store_proof_write(struct shf_store *s, const char token[33], struct shea
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/%s", s->path, name) : 0;
 }
 
-/* A missing or other token proves that this rank sees another directory; an I/O error proves
+/* A missing or different token proves that this rank sees another directory; an I/O error proves
  * nothing. */
 int shf_store_proof_read(struct shf_store *s, const char token[33], struct sheaf_error *err)
 {

@@ -4,15 +4,16 @@
  * count, durably, before it reads the first byte. It removes the count when its next save has a
  * stage or is in memory, and at a clean close.
  *
- * By itself a count is no evidence against a step: jobs are preempted, nodes die. A step is
- * condemned only if the caller set attempts_max and the step was tried that often, and only while
- * an older one is left. The oldest is never condemned, because nothing would be left to load.
+ * By itself a count is no evidence against a step: jobs are preempted, nodes die. A step is to be
+ * marked bad (shf_tries_condemn) only if the caller set attempts_max and the step was tried that
+ * often, and only while an older one is left. The oldest is never marked, because nothing would be
+ * left to load.
  *
  * A step in memory may be counted before any step of its number is on disk, so a count stays until
  * the disk has a newer step.
  *
  * No failure here stops a job; the caller logs it. A session counts a step once, and ignores its
- * own count when it asks whether the step is condemned. */
+ * own count when it decides whether the step is to be marked bad. */
 
 #include "tries.h"
 #include "fresh_list.h"

@@ -4,7 +4,7 @@
 #define SHF_TRIES_H
 #include "store.h"
 
-/* Counts that this session is about to load the step. Returns the count; 0 if the step is not
+/* Records an attempt of this session to load the step. Returns the count; 0 if the step is not
  * counted now, because this session has counted it before, has counted SHF_TRIED_MAX steps, or is
  * not the writer; or a code, and then the caller loads without counting. */
 int shf_tries_add(struct shf_store *s, int64_t step, const char *session,
@@ -15,8 +15,8 @@ int shf_tries_forget(struct shf_store *s, struct sheaf_error *err);
 /* Returns whether other sessions tried the step, on disk or in memory, at least attempts_max
  * times. */
 bool shf_tries_spent(struct shf_store *s, int64_t step, const char *session);
-/* Returns whether the step is condemned: it was tried that often (shf_tries_spent), and an older
- * step is left to load. */
+/* Returns whether the step is to be marked bad: it was tried that often (shf_tries_spent), and an
+ * older step is left to load. */
 bool shf_tries_condemn(struct shf_store *s, int64_t step, const char *session);
 /* Returns the count of a step: 0 if it has no count; -1 if the count cannot be read. */
 int shf_tries_read(struct shf_store *s, int64_t step, const char *session);
