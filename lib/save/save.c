@@ -211,7 +211,7 @@ static int prepare(struct sheaf_save *save, struct sheaf_error *err)
 	return shf_save_copier_new(save, now, err);
 }
 
-/* Fails a save to memory alone that has no agent: EINVAL if the run was opened without
+/* Fails a memory-only save that has no agent: EINVAL if the run was opened without
  * opts.memory_tier.agent, else EAGAIN, because an agent may answer later. */
 static int no_agent(const struct sheaf_save *save, struct sheaf_error *err)
 {
@@ -257,7 +257,7 @@ static int set_up(struct sheaf_save *save, struct sheaf_error *err)
 	struct sheaf_run *run = save->run;
 	int rc = shf_plan_get(run, save->state, &save->plan, err);
 
-	/* A step without tensors is allowed, because the caller may want its attached files alone.
+	/* A step without tensors is allowed, because the caller may want only its attached files.
 	 * But if it is a mistake, a restart would load nothing, so it is logged. */
 	if (rc == 0 && save->plan->layout.tensors_n == 0 && run->team.rank == 0)
 		shf_log(run, 1, "%s: step %" PRId64 " will have no tensors: opts.ignore matches "
@@ -267,8 +267,8 @@ static int set_up(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc == 0)
 		shf_save_rounds_init(save);
 	/* No rank may copy into the image of another rank that has not initialised its controls yet
-	 * (shf_save_rounds_init). A save to disk agrees on this when it makes its stage; a save to
-	 * memory alone has no stage. */
+	 * (shf_save_rounds_init). A save to disk agrees on this when it makes its stage; a
+	 * memory-only save has no stage. */
 	if (rc == 0 && save->id.flags & SHEAF_SAVE_NO_DISK)
 		rc = shf_agree(&run->team, 0, err);
 	return rc;
@@ -372,7 +372,7 @@ static bool is_ready_to_begin(struct sheaf_save *save, struct sheaf_save **of)
 	return false;
 }
 
-/* Whether this is a save to memory alone, and some rank has no agent that would keep it. */
+/* Whether this is a memory-only save, and some rank has no agent that would keep it. */
 static bool is_away(const struct sheaf_save *save)
 {
 	return save->id.flags & SHEAF_SAVE_NO_DISK && save->at.memory == SHF_MEMORY_NOT_KEPT;
@@ -385,9 +385,9 @@ static uint64_t loss_and_rules(const struct sheaf_state *state, double loss)
 	return shf_ema_loss_word(loss) ^ shf_emas_hash(state);
 }
 
-/* Returns the save to memory alone that another save may wait for: the oldest one, if it was
- * submitted. One with SHEAF_SAVE_CHECK is committed only once the caller has come to all its gates,
- * so the caller must not wait for it. Equal on all ranks that have submitted the same saves. */
+/* Returns the memory-only save that another save may wait for: the oldest one, if it was submitted.
+ * One with SHEAF_SAVE_CHECK is committed only once the caller has come to all its gates, so the
+ * caller must not wait for it. Equal on all ranks that have submitted the same saves. */
 static struct sheaf_save *oldest_submitted(const struct sheaf_run *run)
 {
 	for (struct sheaf_save *s = run->saves.first; s; s = s->next)
@@ -403,8 +403,7 @@ static struct sheaf_save *oldest_submitted(const struct sheaf_run *run)
  * image, 5 saves in flight, 6 this rank is not ready. If words 0 to 5 are equal on all ranks and
  * word 6 is 0, all ranks are ready. Word 7 is 0 if this rank has no agent; else it is the larger,
  * the fewer images the agent has room for. Words 8 and 9: this rank needs the image of a submitted
- * save to memory alone, and there is none to wait for. *waits: begin again when that save is
- * over. */
+ * memory-only save, and there is none to wait for. *waits: begin again when that save is over. */
 static int enter_begin_call(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *ready,
                             bool *waits, double loss, struct sheaf_error *err)
 {
@@ -416,7 +415,7 @@ static int enter_begin_call(struct sheaf_run *run, struct sheaf_save *save, int 
 
 	if (rc == 0) {
 		m.x[STEP] = (uint64_t)save->id.step;
-		/* When slices become ready concerns the rank that has them alone. */
+		/* When slices become ready concerns only the rank that has them. */
 		m.x[FLAGS] = save->id.flags & ~SHEAF_SAVE_LATER;
 		m.x[LOSS] = loss_and_rules(save->state, loss);
 		m.x[PLAN] = here ? save->plan->hash : 0;

@@ -119,9 +119,9 @@ struct shf_syncs {              /* C3: the fsyncs of the files that this rank wr
 /* Identifies the save, and the step that it follows. */
 struct shf_save_id {
 	int64_t step;
-	char session[33];               /* part of the name of its stage; a save to memory alone
-	                                 * gets it from save_memory.c. If a step is saved again
-	                                 * after a rewind, the two saves have different sessions */
+	char session[33];               /* part of the name of its stage; a memory-only save gets it
+	                                 * from save_memory.c. If a step is saved again after a
+	                                 * rewind, the two saves have different sessions */
 	uint64_t made;                  /* shf_call.number of its begin, which is equal on all
 	                                 * ranks */
 	uint64_t flags;                 /* of sheaf_save_opts */
@@ -274,9 +274,9 @@ static inline struct sheaf_save *shf_save_of(struct shf_reader *reader)
 int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
                    struct sheaf_state *state, const struct sheaf_save_opts *opts,
                    struct sheaf_error *err);
-/* Does the same, unless the save needs the image of a save to memory alone that the commit thread
- * has not finished, and its flags allow to wait. Then nothing has happened, it returns EAGAIN, and
- * *of is that save; else *of is NULL. [collective] */
+/* Does the same, unless the save needs the image of a memory-only save that the commit thread has
+ * not finished, and its flags allow to wait. Then nothing has happened, it returns EAGAIN, and *of
+ * is that save; else *of is NULL. [collective] */
 int shf_save_begin_unless(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
                           struct sheaf_state *state, const struct sheaf_save_opts *opts,
                           struct sheaf_save **of, struct sheaf_error *err);

@@ -19,8 +19,8 @@
 /* What the line of an attached file in the manifest has besides its name, at its longest. */
 #define FILE_NUMBERS ", bytes: 9223372036854775807, crc: 0123456789abcdef"
 
-/* Ends a call that gives a note, an attached file or a stream, and returns rc. EINVAL refuses this
- * entry alone, and the save goes on. The message goes to the log as well, because few callers look
+/* Ends a call that gives a note, an attached file or a stream, and returns rc. EINVAL refuses only
+ * this entry, and the save goes on. The message goes to the log as well, because few callers look
  * at the result; but not if the save is over, because then the run may be closed. Any other failure
  * (no memory) fails the save, because its step would lack what was given. */
 static int given(struct sheaf_save *save, int rc, const struct sheaf_error *err)

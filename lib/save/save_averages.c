@@ -31,7 +31,7 @@ int shf_save_averages_wait(struct sheaf_save *save, int64_t until_ns, struct she
 				until_ns = begun || until_ns > end ? until_ns : end;
 				begun = true;
 			}
-			/* A gate that is asked when the time is over would take another one. */
+			/* Calling a gate after the deadline would take another time slice. */
 			if (late ||
 			    shf_save_gates_copied(save, slice, shf_ms_left(save->run, until_ns),
 			                          NULL) == SHEAF_EAGAIN)

@@ -28,8 +28,8 @@ struct shf_run_blocked {             /* totals of a run: how saves ended, and by
 	struct shf_save_blocked all;
 	atomic_uint_fast64_t begun, committed, dropped, failed, bytes;
 };
-/* Adds the time since `from` (shf_now) to that cause, for the run and for the save. save NULL: for
- * the run alone. [any thread] */
+/* Adds the time since `from` (shf_now) to that cause, for the run and for the save. save NULL: only
+ * for the run. [any thread] */
 void shf_save_blocked_add(struct sheaf_run *run, struct sheaf_save *save, enum shf_cause in,
                           int64_t from);
 /* Counts a caller's call at a gate, and the time since `from`. waited: the slice was not copied yet

@@ -83,8 +83,8 @@ struct stamping {
 };
 
 /* Returns what a failure rc to keep the step in memory means for the commit. A save to disk goes on
- * without the memory tier: logs that, and returns 0. For a save to memory alone, and for ELOST,
- * returns rc. */
+ * without the memory tier: logs that, and returns 0. For a memory-only save, and for ELOST, returns
+ * rc. */
 static int memory_failed(struct sheaf_save *save, int rc, const struct sheaf_error *own,
                          struct sheaf_error *err)
 {
@@ -100,8 +100,8 @@ static int memory_failed(struct sheaf_save *save, int rc, const struct sheaf_err
 
 /* Stamps the card of the image on each rank, if agents are to keep the step, now that all its bytes
  * are in images. The ranks agree on the result later (in_memory), together with the first check of
- * the writes. A save to memory alone is sealed here: once the ranks have agreed, it takes the place
- * of the step before it, so a failure that was accepted must be part of what they agree on.
+ * the writes. A memory-only save is sealed here: once the ranks have agreed, it takes the place of
+ * the step before it, so a failure that was accepted must be part of what they agree on.
  * [collective] */
 static int to_memory(struct sheaf_save *save, struct stamping *st, struct sheaf_error *err)
 {
@@ -361,7 +361,7 @@ static int publish_together(struct sheaf_save *save, const struct limit *l, bool
 	int rc;
 
 	if (save->id.flags & SHEAF_SAVE_NO_DISK)
-		return 0;       /* a step for memory alone is not published */
+		return 0;       /* a memory-only step is not published */
 	rc = save->at.disk >= SHF_DISK_PUBLISHING ? 0 : settle(save, doubt, err);
 	if (rc == 0 && (l->asks || save->at.disk == SHF_DISK_BEHIND)) {
 		rc = goes_on(save, l, err);
@@ -429,7 +429,7 @@ void shf_save_announce(const struct sheaf_save *save)
 /* ---- the first operation ---- */
 
 /* Checks that this save may be committed now. Saves to disk are committed in the order of their
- * begins; saves to memory alone have an order of their own. */
+ * begins; memory-only saves have an order of their own. */
 static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct sheaf_save *first = save->run->saves.first;

@@ -14,8 +14,8 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 /* Ends all saves of a run that is being closed. Their handles stay valid until the caller frees
  * them. [local] */
 void shf_save_abandon(struct sheaf_run *run);
-/* Notes that it is not known whether the step of this save is on disk. Fails the saves begun after
- * it, because their manifests could name the wrong parent. [local], on all ranks */
+/* Notes that the step of this save may or may not be on disk. Fails the saves begun after it,
+ * because their manifests could name the wrong parent. [local], on all ranks */
 void shf_save_doubt(struct sheaf_save *save);
 /* Frees the tables that reserve() in save.c allocated. ours: false in a forked child. [local] */
 void shf_save_unreserve(struct sheaf_save *save, bool ours);

@@ -27,8 +27,8 @@ static double copy_ns(struct sheaf_save *save)
 
 /* Returns the ns for writing this many bytes, at a mean of the speeds of earlier saves and of this
  * one. The more of this save is written, the more its own speed counts, because a write shows up
- * only when it has finished. If the save has taken longer than the earlier ones, its own speed
- * alone counts. */
+ * only when it has finished. If the save has taken longer than the earlier ones, only its own speed
+ * counts. */
 static double write_ns(struct sheaf_save *save, uint64_t bytes)
 {
 	uint64_t done = atomic_load(&save->took.written), all = atomic_load(&save->took.to_write);

@@ -7,7 +7,7 @@
 /* Gathers checksums, attached files and notes into save->publishing. After that the save takes no
  * more notes and files. Called when all bytes are copied; called again only if the first call has
  * failed. carry: includes the bytes of attached files. rc: the result of this rank's work so far.
- * If rank 0 finds the gathered data wrong, it notes that in publishing.rc on rank 0 alone, and the
+ * If rank 0 finds the gathered data wrong, it notes that in publishing.rc, only on rank 0, and the
  * next agreement reports it. [collective] */
 int shf_save_gather(struct sheaf_save *save, int rc, bool carry, struct sheaf_error *err);
 /* If the gathering for the memory tier failed because rank 0 ran out of memory, rank 0 decodes the

@@ -159,7 +159,7 @@ struct choice {
 
 /* Compares on all ranks the saves in flight, the image chosen, whether the save that has it is
  * still busy, and the newest step in memory. If the saves are equal and the newest steps are not,
- * some ranks have given up a step that others still have. Such a step is no longer complete, so all
+ * some ranks have dropped a step that others still have. Such a step is no longer complete, so all
  * ranks go back to the newest step that every rank may have, and choose again, once.
  * [collective] */
 static int choose_together(struct sheaf_run *run, int below, struct sheaf_save **of,

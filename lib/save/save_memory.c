@@ -457,8 +457,8 @@ int shf_save_memory_stamp_end(struct sheaf_save *save, int rc, struct sheaf_erro
 	t->steps[save->copy.image] = save->id.step;
 	t->left[save->copy.image] = save->id.loads < t->went_back ? t->went_back : 0;
 	save->copy.card = save->copy.image;
-	/* A save to disk keeps its image until it ends, and may still be abandoned. A save to
-	 * memory alone is complete now. */
+	/* A save to disk keeps its image until it ends, and may still be abandoned. A memory-only
+	 * save is complete now. */
 	if (save->id.flags & SHEAF_SAVE_NO_DISK) {
 		shf_memory_tier_set_newest(t, save->copy.image);
 		if (shf_replicas_have_some(&t->guests))

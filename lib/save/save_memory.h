@@ -19,8 +19,8 @@ int  shf_save_memory_stamp_end(struct sheaf_save *save, int rc, struct sheaf_err
  * knows its outcome by now and sends it to all ranks. [collective], [local] */
 int  shf_save_memory_publishing(struct sheaf_save *save, bool doubt, struct sheaf_error *err);
 void shf_save_memory_published(struct sheaf_save *save);
-/* Notes that it is not known whether the step of this save is on disk. Steps in memory that follow
- * it can be found in either case. If the step is in memory, it is the newest there. [local] */
+/* Notes that the step of this save may or may not be on disk. Steps in memory that follow it can be
+ * found in either case. If the step is in memory, it is the newest there. [local] */
 void shf_save_memory_doubt(struct sheaf_save *save);
 /* Removes the step of a save that ended without being committed from memory. [local] */
 void shf_save_memory_remove(struct sheaf_save *save);

@@ -96,7 +96,7 @@ struct shf_save_copier {
 	atomic_int helpers_n;           /* how many were made; stored with release by the first
 	                                 * thread */
 	int wanted;                     /* how many helpers to make; lowered if one cannot be made.
-	                                 * While the first thread runs, it alone uses this */
+	                                 * While the first thread runs, only it uses this */
 	int copied_by;                  /* how many threads copied, once they have ended */
 	struct shf_save_learn learn;
 };

@@ -17,7 +17,7 @@ struct shf_save_publish {
 	bool carried;                   /* the bytes of attached files were gathered, too, not only
 	                                 * their sizes */
 	bool by_zero;                   /* rank 0 writes the attached files of all ranks */
-	/* The rest is used on rank 0 alone, from the gathering until all ranks know the outcome. */
+	/* The rest is used only on rank 0, from the gathering until all ranks know the outcome. */
 	struct shf_arena arena;
 	struct shf_given given;
 	struct shf_buf in;              /* the gathered bytes; members of `given` point into it */

@@ -273,7 +273,8 @@ static void take_session(struct sheaf_save *save, const char *stage)
 	snprintf(save->id.session, sizeof(save->id.session), "%.32s", always(dash) ? dash + 1 : "");
 }
 
-struct made {                   /* what rank 0 tells all ranks about the stage that it has made */
+struct made {                   /* what rank 0 sends to all ranks about the stage that it has
+                                 * made */
 	char name[sizeof(((struct shf_stage *)0)->name)];
 	bool rebase;                    /* the step that later steps in memory follow
 	                                 * (tier->base_step) is not older than this save, so it is a
@@ -389,8 +390,8 @@ int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err)
 		return 0;
 	err = err ? err : &own;
 	rc = shf_save_stage_make(save, &joined, err);
-	/* This agreement is also made for a save to memory alone, which has no files: no rank may
-	 * copy before all ranks have set up their images. */
+	/* This agreement is also made for a memory-only save, which has no files: no rank may copy
+	 * before all ranks have set up their images. */
 	if (rc == 0)
 		rc = shf_agree(&save->run->team, joined, err);
 	return shf_save_staged(save, rc, err);

@@ -21,11 +21,11 @@
  *   STAGED      C0 in begin, or for a lazy save in the first collective call for it after begin
  *   TRIED       ASKED, STAGED, and all bytes exchanged. The call that tries also brings GATHERED
  *   GATHERED    TRIED; or, if the save is not kept in memory, all writes synced on all ranks (C3)
- * SEALED all writes synced; or, if the save goes to memory alone (SHEAF_SAVE_NO_DISK), its card
+ *   SEALED      all writes synced; or, for a memory-only save (SHEAF_SAVE_NO_DISK), its card
  *               stamped on this rank: when the ranks have agreed on the stamps, it is complete
  *   PUBLISHING  SEALED and GATHERED. Now only the disk can keep the step from appearing (C4, C5)
  *   BEHIND      PUBLISHING, and a commit with timeout 0 has come this far
- *   OVER        all ranks know the outcome of the commit; or the caller gave the save up
+ *   OVER        all ranks know the outcome of the commit; or the caller aborted the save
  *
  * A commit that returns EAGAIN leaves every value where it is, and the next commit continues from
  * there. */
@@ -53,7 +53,7 @@ enum shf_save_memory_at {
 };
 enum shf_save_disk_at {
 	SHF_DISK_UNSTAGED,              /* no files yet, or C0 has failed */
-	SHF_DISK_STAGED,                /* C0 is done; or the save goes to memory alone */
+	SHF_DISK_STAGED,                /* C0 is done; or the save is memory-only */
 	SHF_DISK_PUBLISHING,            /* rank 0 publishes; sheaf_save_abort comes too late */
 	SHF_DISK_BEHIND                 /* rank 0 may publish in the background, between two
 	                                 * commits */

@@ -23,8 +23,8 @@ int  shf_save_failure(struct sheaf_save *save, struct sheaf_error *err);
 int  shf_save_seal(struct sheaf_save *save, struct sheaf_error *err);
 /* Does what sheaf_save_abort does. EINVAL: the save is sealed or over. [any thread] */
 int shf_save_fail(struct sheaf_save *save, const char *why, struct sheaf_error *err);
-/* Calls opts.progress, unless the commit thread calls. If it returns non-zero, the save is given
- * up, as by sheaf_save_abort. The caller has the run. */
+/* Calls opts.progress, unless the commit thread calls. If it returns non-zero, the save is aborted,
+ * as by sheaf_save_abort. The caller has the run. */
 void shf_save_progress(struct sheaf_save *save);
 void shf_save_progress_now(struct sheaf_save *save);      /* calls it. [any thread] */
 void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat);     /* [any thread] */

@@ -61,7 +61,7 @@ struct shf_committer {
 	bool stopping;
 	struct sheaf_save *left;        /* saves that their callers have freed. Only the caller's
 	                                 * thread uses this list */
-	/* of the thread alone */
+	/* used only by the thread */
 	uint64_t over[QUEUES];          /* saves that are over; equal on all ranks */
 	struct stand sent;              /* what this rank sent in the last round */
 	int nap_ms;
@@ -481,8 +481,8 @@ void shf_save_leave(struct sheaf_save *save)
 	c->left = save;
 }
 
-/* A save to memory alone has the only copy of its step in its image, so another begin cannot take
- * that image before it is over. */
+/* A memory-only save has the only copy of its step in its image, so another begin cannot take that
+ * image before it is over. */
 int shf_save_begin_behind(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
                           struct sheaf_state *state, const struct sheaf_save_opts *opts,
                           struct sheaf_error *err)

@@ -2,10 +2,10 @@
 /* Saves that a thread of the library commits (opts.commit_group): the commit thread of each
  * rank, what callers hand over to it, and how they learn the outcome.
  *
- * There are two queues, one of saves to disk and one of saves to memory alone, and the saves of a
- * queue are committed in the order in which they began. So a step in memory does not wait for one
- * that is still being written. The ranks meet in rounds (save_submit.c), in which each sends how
- * far it is. A round decides which turn (turns.h) comes next, so that all ranks take the same. */
+ * There are two queues, one of saves to disk and one of memory-only saves, and the saves of a queue
+ * are committed in the order in which they began. So a step in memory does not wait for one that is
+ * still being written. The ranks meet in rounds (save_submit.c), in which each sends how far it is.
+ * A round decides which turn (turns.h) comes next, so that all ranks take the same. */
 #ifndef SHF_SAVE_SUBMIT_H
 #define SHF_SAVE_SUBMIT_H
 #include "save.h"
@@ -16,8 +16,8 @@ int shf_committer_open(struct sheaf_run *run, struct sheaf_error *err);
  * some rank does not close the run, or a group is lost. [collective] */
 void shf_committer_close(struct sheaf_run *run);
 
-/* Does what sheaf_save_begin does: takes the run, and waits for the oldest save to memory alone if
- * its image is needed. [collective] */
+/* Does what sheaf_save_begin does: takes the run, and waits for the oldest memory-only save if its
+ * image is needed. [collective] */
 int shf_save_begin_behind(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
                           struct sheaf_state *state, const struct sheaf_save_opts *opts,
                           struct sheaf_error *err);

@@ -14,7 +14,7 @@ struct shf_ctl *shf_save_own_ctl(const struct sheaf_save *save, size_t seg);
 struct shf_box_copy_sums shf_save_seg_sums(const struct sheaf_save *save, size_t seg,
                                            struct shf_ctl *ctl);
 /* Whether that rank is on this node, so that its image can be written directly. Both ranks of a
- * pair must get the same answer, so it depends on the nodes alone. */
+ * pair must get the same answer, so it depends only on the nodes. */
 bool shf_save_reaches(const struct sheaf_save *save, uint32_t peer);
 /* Returns how many bytes a move takes in the stream to or from that rank; 0: it is copied directly.
  * A witness is a replica that is only compared: its digest (8 bytes) is sent. */

@@ -31,7 +31,7 @@ static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *
 		save->copy.blocks[save->copy.blocks_n++] = (struct shf_block_sum){
 			file->first_block + b,
 			atomic_load_explicit(&ctl->parts[k], memory_order_relaxed) };
-	if (save->id.flags & SHEAF_SAVE_NO_DISK) { /* memory alone: the image is the destination,
+	if (save->id.flags & SHEAF_SAVE_NO_DISK) { /* memory only: the image is the destination,
 	                                            * nothing is written */
 		*io = (struct shf_io){ .op = SHF_IO_WRITE };
 		return 0;
@@ -67,7 +67,7 @@ static bool is_submitted(const struct sheaf_save *save, size_t i)
 }
 
 /* Starts at the first segment that is not submitted. Does nothing without a stage, or if the save
- * has given up its image. */
+ * has released its image. */
 int shf_save_write_some(struct sheaf_save *save, size_t most, struct sheaf_error *err)
 {
 	struct shf_span segs = shf_work_segs(&save->plan->work, save->copy.round);
