@@ -114,7 +114,7 @@ int shf_decimal_cmp(const struct shf_decimal *a, const struct shf_decimal *b)
 	return a->sign == 0 ? 0 : a->sign * magnitude(a, b);
 }
 
-/* Sets locale "C" for the calling thread alone, and returns the one that it had. That locale is
+/* Sets locale "C" for the calling thread only, and returns the one that it had. That locale is
  * constant data of the C library: nothing is allocated. */
 static locale_t enter_c(void)
 {

@@ -112,7 +112,7 @@ static size_t shorten(char *to, size_t room, const char *text, size_t n)
 #define PATH_SHOWN 120  /* bytes of a path that a message shows */
 
 /* Cuts the middle out of each word of text that has a '/' and more than PATH_SHOWN bytes. The text
- * after a long path tells what to do about it and must not be lost for the path. */
+ * after a long path says what to do about the error, and must not be lost for the path. */
 static void shorten_paths(char *text)
 {
 	char *to = text;

@@ -70,7 +70,7 @@ bool shf_add64(uint64_t *out, uint64_t a, uint64_t b)
 	return true;
 }
 
-/* A size of 0 allocates one byte, so NULL always means that memory is out. */
+/* A size of 0 allocates one byte, so NULL always means that there is no memory. */
 void *shf_alloc(size_t n, size_t size)
 {
 	size_t bytes;

@@ -37,10 +37,10 @@ void shf_bufs_free(struct shf_buf *bufs, int n);        /* releases n buffers an
 void shf_buf_reset(struct shf_buf *b);                  /* len = 0, oom = false; keeps its memory */
 int  shf_buf_reserve(struct shf_buf *b, size_t more);   /* 0 or SHEAF_ENOMEM */
 uint8_t *shf_buf_extend(struct shf_buf *b, size_t n);   /* appends n zero bytes and returns them, or
-                                                         * NULL if memory is out */
+                                                         * NULL if there is no memory */
 uint8_t *shf_buf_room(struct shf_buf *b, size_t n);     /* appends n bytes that the caller fills,
-                                                         * and returns them, or NULL if memory is
-                                                         * out */
+                                                         * and returns them, or NULL if there is no
+                                                         * memory */
 void shf_buf_add(struct shf_buf *b, const void *bytes, size_t n);
 void shf_buf_adds(struct shf_buf *b, const char *s);
 void shf_buf_addf(struct shf_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

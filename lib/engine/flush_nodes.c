@@ -400,7 +400,7 @@ static int let_later_steps_follow(struct meet *t, struct sheaf_error *err)
 	return rc < 0 ? shf_fail_sys(err, -rc, "%s: sending a request to the agent", t->m->dir) : 0;
 }
 
-/* Maps this node's part. If it is less than the have file says, the agent has given up some of it
+/* Maps this node's part. If it is less than the have file says, the agent has dropped some of it
  * meanwhile: EAGAIN, and the next call starts with a new have file. */
 static int open_own_part(struct meet *t, struct sheaf_error *err)
 {

@@ -291,8 +291,8 @@ static int rewind_to(struct resume *r, struct sheaf_error *err)
 	return rc;
 }
 
-/* Sets the newer steps on disk aside; or, if the loaded step is in memory alone, gives up the
- * memory of the damaged steps (F3). [collective] */
+/* Sets the newer steps on disk aside; or, if the loaded step is only in memory, releases the memory
+ * of the damaged steps (F3). [collective] */
 static int set_aside(struct resume *r, struct sheaf_error *err)
 {
 	if (r->passed == 0 || r->run->opts.flags & SHEAF_RUN_READONLY)
@@ -306,8 +306,8 @@ static int set_aside(struct resume *r, struct sheaf_error *err)
 		                 "it is damaged and is removed from memory");
 		shf_view_clear_cards(r->damaged[i]->view);
 	}
-	/* The loaded step is in memory alone, so nothing on disk is set aside; later steps in
-	 * memory are given up. */
+	/* The loaded step is only in memory, so nothing on disk is set aside; later steps in memory
+	 * are dropped. */
 	shf_memory_tier_fallback(r->run, r->step->number);
 	return 0;
 }

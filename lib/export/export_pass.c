@@ -136,8 +136,8 @@ static int chunk_put(const struct shf_export *x, const struct shf_export_target 
 
 /* ---- holes ---- */
 
-/* Returns whether a hole is in another chunk than its tensor, or than a part of it. It is filled
- * when all chunks of the file are done then, and until then has 0. */
+/* Returns whether a hole is in a chunk other than its tensor's, or other than that of a part of it.
+ * It is filled when all chunks of the file are done then, and until then has 0. */
 static bool hole_is_late(const struct shf_layout *l, const struct shf_export_hole *h)
 {
 	const struct shf_lt_tensor *t = &l->tensors[h->tensor];

@@ -42,7 +42,7 @@ struct shf_export {
 	 * lock. NULL: none are needed. */
 	uint32_t *crcs;
 	uint64_t written;               /* guarded by lock; bytes */
-	/* of the present pass; guarded by lock */
+	/* of the current pass; guarded by lock */
 	pthread_mutex_t lock;
 	bool reads_back;
 	uint32_t file;                  /* file of the next chunk */

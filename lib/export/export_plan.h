@@ -38,7 +38,7 @@ struct shf_export_plan {
 	struct shf_buf smalls;          /* owned; a struct shf_export_small for each small file.
 	                                 * Attached files of the same names are not copied */
 	struct shf_export_item *items;  /* in the arena of `out`; by tensor: the archive in its file
-	                                 * that has it alone; NULL: the format has none */
+	                                 * that has only this tensor; NULL: the format has none */
 	struct shf_crc32 *crc;          /* owned; tables, if a file has holes; else NULL */
 	uint64_t bytes;                 /* of all files together */
 	uint64_t steps_n;               /* how many tensors <parameter>/step are not written: the

@@ -124,7 +124,7 @@ static int check_fields(const struct shf_json_facts *c, const char *path, struct
 	return 0;
 }
 
-/* Refuses a model that llama.cpp would compute in another way than transformers. */
+/* Refuses a model that llama.cpp would compute differently from transformers. */
 static int check_model(const struct shf_gguf_model *m, const char *path, struct sheaf_error *err)
 {
 	static const char *const ropes[] = { "default", "linear", "yarn", "llama3" };

@@ -22,7 +22,7 @@ struct shf_gguf_model {
 	struct shf_buf factors;         /* F32: divisors of the frequencies of RoPE, one for each
 	                                 * pair of items of a head; empty: there are none */
 };
-/* Reads config.json of the step. EINVAL: there is none, the architecture is not known here, or a
+/* Reads config.json of the step. EINVAL: there is none, the architecture is unknown here, or a
  * value is missing or cannot be written. The caller releases *m after a failure, too. */
 int shf_gguf_model_read(struct shf_gguf_model *m, struct sheaf_checkpoint *step,
                         struct sheaf_error *err);

@@ -166,7 +166,7 @@ int shf_gguf_tokenizer_leaf(void *arg, const struct shf_json_leaf *x, struct she
 #define SECOND "pre_tokenizer.pretokenizers.1."
 
 /* Returns the name that llama.cpp has for the pre-tokenizer, or NULL. llama.cpp implements each of
- * them in code of its own, and a file gives the name alone. tokenizer.json describes the steps of
+ * them in code of its own, and a file gives only the name. tokenizer.json describes the steps of
  * the pre-tokenizer instead, so the name is found by comparing these. */
 static const char *pre_of(const struct shf_json_facts *f)
 {
@@ -278,8 +278,8 @@ int shf_gguf_vocab_end(struct shf_gguf_vocab *v, struct sheaf_error *err)
 	return rc;
 }
 
-/* Reads the added tokens from tokenizer_config.json for models of SentencePiece alone, because they
- * may have no tokenizer.json. */
+/* Reads the added tokens from tokenizer_config.json only for SentencePiece models, because they may
+ * have no tokenizer.json. */
 int shf_gguf_config_leaf(void *arg, const struct shf_json_leaf *x, struct sheaf_error *err)
 {
 	struct shf_gguf_vocab *v = arg;

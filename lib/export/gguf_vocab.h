@@ -31,8 +31,8 @@ struct shf_gguf_vocab {
 	struct shf_json_facts config;   /* tokenizer_config.json */
 	struct shf_buf chat;            /* chat template, with a NUL; empty: there is none */
 };
-/* Reads the tokenizer of the step. EINVAL: there is none, it is of a kind that is not known here,
- * or it has tokens beyond the rows. The caller releases *v after a failure, too. */
+/* Reads the tokenizer of the step. EINVAL: there is none, it is of an unknown kind, or it has
+ * tokens beyond the rows. The caller releases *v after a failure, too. */
 int shf_gguf_vocab_read(struct shf_gguf_vocab *v, struct sheaf_checkpoint *step, size_t rows,
                         struct sheaf_error *err);
 /* Puts the metadata. model: config.json, which may have the numbers of special tokens. */

@@ -7,7 +7,7 @@
 #include "export_adam.h"
 #include "export_plan.h"
 
-/* Returns whether it is the family of the optimizer, which alone has moments and powers. */
+/* Returns whether it is the family of the optimizer, the only one with moments and powers. */
 bool shf_paddle_is_optimizer(const struct shf_lt_family *fam);
 /* Whether the family has moments of Adam without the powers. */
 bool shf_paddle_needs_powers(const struct shf_layout *l, const struct shf_lt_family *fam);

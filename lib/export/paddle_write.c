@@ -2,8 +2,8 @@
 /* An array is pickled as _reconstruct(ndarray, (0,), b"b"), whose state is set to (version, shape,
  * dtype, is it of Fortran's order, bytes). A dtype is dtype("f4", False, True), whose state is set
  * to (version, byte order, and what only structured types have). NumPy 1 and 2 know _reconstruct by
- * the name that it has here; that of NumPy 2 is not known to all versions of NumPy 1. NumPy lacks
- * BF16: Paddle takes 16-bit integers without a sign, which it lacks, for it.
+ * the name that it has here; not all versions of NumPy 1 know that of NumPy 2. NumPy lacks BF16:
+ * Paddle takes 16-bit integers without a sign, which it lacks, for it.
  *
  * Source: python/paddle/framework/io.py of Paddle 3.3, and files that it wrote. */
 #include "paddle_write.h"

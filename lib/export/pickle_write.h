@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes a pickle: the few opcodes that files of torch and Paddle need. All of it is in memory. If
- * memory is out, `out` says so. Values of which a pickle has many are written once and then
+ * there is not enough, `out` says so. Values of which a pickle has many are written once and then
  * recalled. */
 #ifndef SHF_PICKLE_WRITE_H
 #define SHF_PICKLE_WRITE_H

@@ -86,7 +86,7 @@ static int index_entries_order(const void *a, const void *b)
 }
 
 /* Writes the index of a directory of files of torch.save. Weights that are not read are listed,
- * too, but total_size does not count them, because their sizes are not known. */
+ * too, but total_size does not count them, because their sizes are unknown. */
 static int repair_foreign(struct repair *r)
 {
 	const struct shf_foreign *f = r->step->foreign;

@@ -27,7 +27,7 @@ void shf_zip_add_aligned(struct shf_zip_out *z, const char *name, const void *by
 /* Adds a record with these bytes and the bytes of tensor i of the plan, which gets its offset. */
 void shf_zip_add_tensor(struct shf_zip_out *z, const char *name, const void *before, size_t n,
                         uint32_t i);
-/* Adds the directory. Returns where the archive ends in the file. If memory was out, file->header
- * or file->holes says so. */
+/* Adds the directory. Returns where the archive ends in the file. If there was no memory,
+ * file->header or file->holes says so. */
 uint64_t shf_zip_end(struct shf_zip_out *z);
 #endif

@@ -75,7 +75,7 @@ struct shf_dspd {
 	struct shf_dspd_dir dir;
 	struct shf_buf entries;         /* owned; of struct shf_dspd_entry, by model parallelism,
 	                                 * kind and rank */
-	int mp, mp_n;                   /* the present rank of model parallelism; how many */
+	int mp, mp_n;                   /* the current rank of model parallelism; how many */
 	int tp_n;                       /* how many ranks have parts of the same weights: all of
 	                                 * them, or with stages of a pipeline fewer */
 	bool layers;                    /* there are files of layers, as a pipeline writes them */
@@ -146,7 +146,7 @@ int shf_dspd_same_save(struct shf_dspd *d, const struct shf_dspd_file *x,
                        const struct shf_pk *root);
 /* Reads which boxes ranks of tensor parallelism have, from the file of the model of rank 0. */
 int shf_dspd_boxes(struct shf_dspd *d, const struct shf_pk *root);
-/* Keeps a tensor of the present rank whose pieces are the last x->n of f->pieces, if it is a box of
+/* Keeps a tensor of the current rank whose pieces are the last x->n of f->pieces, if it is a box of
  * a parameter: the pieces are taken away. Returns 1 then, and 0 if nothing says what it is. */
 int shf_dspd_boxed(struct shf_dspd *d, const struct shf_foreign_tensor *x, const char *name,
                    size_t n, const char *key);
@@ -159,9 +159,9 @@ const struct shf_dspd_weight *shf_dspd_weight(const struct shf_dspd *d, const ch
 /* Returns into how many runs the ranks are divided for a group, each with experts of its own; 1 if
  * all ranks have the same parameters. */
 uint32_t shf_dspd_spread(const struct shf_dspd *d, const struct shf_dspd_group *g);
-/* Returns the files of a kind of the present rank of model parallelism, by rank. */
+/* Returns the files of a kind of the current rank of model parallelism, by rank. */
 const struct shf_dspd_entry *shf_dspd_entries(const struct shf_dspd *d, bool optimizer, size_t *n);
-/* Reads the files of the model of the present rank of model parallelism. */
+/* Reads the files of the model of the current rank of model parallelism. */
 int shf_dspd_model(struct shf_dspd *d);
 /* Reads the files of the optimizer of that rank. */
 int shf_dspd_optimizer(struct shf_dspd *d);

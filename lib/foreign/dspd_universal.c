@@ -192,9 +192,9 @@ static int check_complete(struct shf_dspd *d, const struct seen *seen,
 }
 
 /* Reads what is said of the optimizer as a whole: the settings of its groups of parameters, and for
- * ZeRO 3 how many updates it has made. An export of Sheaf has 1000 groups that have the betas
- * alone, and all the same; only the first of them is noted. Groups that DeepSpeed wrote have more
- * settings, and each of them is noted. */
+ * ZeRO 3 how many updates it has made. An export of Sheaf has 1000 groups that have only the betas,
+ * all the same; only the first of them is noted. Groups that DeepSpeed wrote have more settings,
+ * and each of them is noted. */
 static int read_settings(struct shf_dspd *d, struct seen *seen)
 {
 	struct shf_dspd_file x = { .file = UINT32_MAX };

@@ -37,7 +37,7 @@ struct shf_foreign_piece {
 	uint64_t at;
 	/* Not 0: the piece is in an item of the file that has a header of its own, which has not
 	 * been read. Then this is the length of the item, `at` is where it begins, item_codec says
-	 * how it is compressed as a whole, the flips are not known, and `stride` is for the format.
+	 * how it is compressed as a whole, the flips are unknown, and `stride` is for the format.
 	 * The first read of the piece finds out all but item_codec, and `packed` if it is
 	 * compressed, and sets this to 0. They are guarded by lock. */
 	uint64_t item_bytes;

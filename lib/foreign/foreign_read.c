@@ -40,7 +40,7 @@ static int gather_read(void *arg, uint8_t *to, uint64_t n, uint64_t src, struct 
 	               : shf_region_read(&g->region, to, n, src, err);
 }
 
-/* Looks up where the items of piece i of f->pieces are. If that is not known yet, the format finds
+/* Looks up where the items of piece i of f->pieces are. If that is still unknown, the format finds
  * it out, and it is kept. The other fields are not written again, because threads read them without
  * the lock. */
 static int piece_get(struct shf_foreign *f, const struct shf_foreign_tensor *t, size_t i,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Python's pickle protocol 2 has no opcode for bytes. It writes them as the text of their Latin-1
- * characters, in UTF-8: bytes from 0x80 on take two. So the place of a byte is not known before the
- * text was read up to it. The first read keeps the place of every 65,536th byte; from then on a
- * read begins at the last of these places before it. */
+ * characters, in UTF-8: bytes from 0x80 on take two. So the place of a byte is unknown until the
+ * text has been read up to it. The first read keeps the place of every 65,536th byte; from then on
+ * a read begins at the last of these places before it. */
 #include "foreign_text.h"
 #include <inttypes.h>
 #include <string.h>

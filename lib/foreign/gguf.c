@@ -22,7 +22,7 @@
 #define ALIGN_KEY "general.alignment"
 
 /* The types of tensors, by their numbers: those that are stored as items have a dtype, the others
- * blocks of `items` items in `bytes` bytes. Numbers that were given up have no name. */
+ * blocks of `items` items in `bytes` bytes. Numbers that are no longer in use have no name. */
 static const struct gguf_type { const char *name; int32_t dtype; uint16_t items, bytes; }
 gguf_types[] = {
 	{ "F32", SHEAF_F32, 1, 4 }, { "F16", SHEAF_F16, 1, 2 }, { "Q4_0", 0, 32, 18 },

@@ -66,7 +66,7 @@ struct hf_trainer {
 	const struct shf_listing *l;
 	size_t ends[MOST];              /* by model: number + 1 of its last weight in the list */
 	int models, optimizers;
-	/* Of the present optimizer. */
+	/* Of the current optimizer. */
 	struct shf_buf names;           /* owned; of const char *: names of parameters by number */
 	char own[40];                   /* what the names in its file are listed under */
 	char prefix[24];                /* what its parameters are listed under */

@@ -29,8 +29,8 @@ struct megatron_ranks {
 	struct shf_foreign *f;
 	struct sheaf_error *err;
 	struct shf_listing l;           /* names in the directory */
-	const char *suffix;             /* of names of the present rank; "": there is one rank */
-	const char *folder;             /* of the present rank */
+	const char *suffix;             /* of names of the current rank; "": there is one rank */
+	const char *folder;             /* of the current rank */
 	int64_t iteration;              /* -1: not said yet */
 	int most[3];                    /* the largest number of a rank of each kind */
 	int kinds;                      /* how many numbers a folder has */
@@ -152,7 +152,7 @@ static void show_rank(void *arg, const char *name, size_t n, const char **family
 	shf_buf_adds(shown, m->suffix);
 }
 
-/* Adds a file of the present rank. Notes are those of the first rank: all have the same. */
+/* Adds a file of the current rank. Notes are those of the first rank: all have the same. */
 static int add_rank_save(struct megatron_ranks *m, const char *name, bool first)
 {
 	const struct shf_torch_show show = { .begin = begin_rank, .show = show_rank, .arg = m };
@@ -171,7 +171,7 @@ static int add_rank_save(struct megatron_ranks *m, const char *name, bool first)
 	return rc;
 }
 
-/* Adds the files of the present rank. */
+/* Adds the files of the current rank. */
 static int add_rank(struct megatron_ranks *m, bool first)
 {
 	static const char *const names[] = { "model_optim_rng.pt", "model_rng.pt",

@@ -34,7 +34,7 @@ enum orbax_kind {
 	ORBAX_ITEM,                     /* a store with the tree of an item */
 	ORBAX_ITEMS,                    /* a save, with a folder for each item */
 	ORBAX_RUN,                      /* saves in folders with their numbers */
-	ORBAX_DAMAGED                   /* of a folder alone: an array with odd metadata */
+	ORBAX_DAMAGED                   /* only of a folder: an array with odd metadata */
 };
 
 /* Whether a folder has a file that begins as the manifest of a database does. */

@@ -125,7 +125,7 @@ static void flex_shape(const struct shf_flex_tensor *t, int64_t *dims)
 	}
 }
 
-/* Refuses a tensor whose description in the metadata cannot be right or is not known. */
+/* Refuses a tensor whose description in the metadata is impossible or of an unknown form. */
 static int flex_prove_tensor(const struct flex *x, const struct shf_flex_tensor *t)
 {
 	const char *why = NULL;

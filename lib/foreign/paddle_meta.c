@@ -12,7 +12,7 @@ struct meta_reader {
 	struct shf_pd_meta *m;
 	struct shf_pd_parts *parts;
 	struct shf_json json;
-	int tp, pp, ep;                 /* the ranks that the present object is of */
+	int tp, pp, ep;                 /* the ranks that the current object is of */
 	bool oom;
 };
 

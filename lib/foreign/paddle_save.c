@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that paddle.save wrote: .pdparams, .pdopt, .pdema. A dictionary of tensors alone is written
- * as arrays, with one more entry for the names that the parameters have at run time. With protocol
- * 2 or 3 an array of more than 1 GiB is cut into parts, which are entries of their own, and one
- * more entry says how they are joined.
+/* Files that paddle.save wrote: .pdparams, .pdopt, .pdema. A dictionary with only tensors is
+ * written as arrays, with one more entry for the names that the parameters have at run time. With
+ * protocol 2 or 3 an array of more than 1 GiB is cut into parts, which are entries of their own,
+ * and one more entry says how they are joined.
  *
  * Source: python/paddle/framework/io.py and io_utils.py of Paddle 3.3, and files that it wrote. */
 #include <inttypes.h>
@@ -81,7 +81,7 @@ static struct part *part_find(const struct parts *p, const struct shf_pk *name)
 	     ? bsearch(&want, p->a, p->n, sizeof(want), part_order) : NULL;
 }
 
-/* Returns the names of the parts of one array, or NULL if they are not known. */
+/* Returns the names of the parts of one array, or NULL if they are unknown. */
 static const struct shf_pk *slices_of(const struct shf_pk *info)
 {
 	const struct shf_pk *v = shf_pk_get(info, "slices");

@@ -35,13 +35,13 @@ struct sharding {
 	struct shf_listing names;
 	struct shf_pd_parts parts;
 	struct shf_pd_meta meta;
-	const char *family;             /* of the present file */
+	const char *family;             /* of the current file */
 	struct shf_pd_rank rank;
 	uint32_t file;
-	uint64_t left;                  /* how many parts the present file may still have: many keys
+	uint64_t left;                  /* how many parts the current file may still have: many keys
 	                                 * may have one array, and many parameters one name at run
 	                                 * time */
-	uint64_t unknown;               /* states whose parameter is not known */
+	uint64_t unknown;               /* states whose parameter is unknown */
 };
 
 static int sharding_no_memory(const struct sharding *s)

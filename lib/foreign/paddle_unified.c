@@ -167,7 +167,7 @@ static int entries_order(const void *a, const void *b)
 	              ((const struct shf_index_entry *)b)->name);
 }
 
-/* Reads the index of the present kind, if there is one. */
+/* Reads the index of the current kind, if there is one. */
 static int read_index(struct unified *u)
 {
 	struct unified_index *x = &u->index;
@@ -360,7 +360,7 @@ static bool is_rank_file(const char *name, const char *kind, struct shf_pd_rank 
 
 /* ---- the directory ---- */
 
-/* Reads all files of the present kind. */
+/* Reads all files of the current kind. */
 static int unified_kind(struct unified *u)
 {
 	unsigned i, of, shards = 0, want = 0;

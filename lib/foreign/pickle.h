@@ -99,7 +99,7 @@ bool shf_pk_is_global(const struct shf_pk *v, const char *name);        /* "modu
 const struct shf_pk_call *shf_pk_call_of(const struct shf_pk *v, const char *name);
 bool shf_pk_text_is(const struct shf_pk *v, const char *text);          /* a STR */
 /* Sets *at and *bytes to where a text lies in the file that shf_pickle_read_file read; false: v is
- * none, or its place is not known. */
+ * not a text, or its place is unknown. */
 bool shf_pk_text_place(const struct shf_pk *v, uint64_t *at, uint64_t *bytes);
 /* Returns where the bytes of a FEW lie in the file. */
 static inline uint64_t shf_pk_few_place(const struct shf_pk *v)

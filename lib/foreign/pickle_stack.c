@@ -116,7 +116,7 @@ static void pk_release_later(struct shf_pk_machine *m, const struct shf_pk *v)
 }
 
 /* Without recursion, because records may lie within one another to any depth. A record to which one
- * thing refers is reached once. If memory is out, some records are not used again. */
+ * thing refers is reached once. If there is no memory, some records are not used again. */
 void shf_pk_release(struct shf_pk_machine *m, struct shf_pk *v)
 {
 	pk_release_later(m, v);

@@ -22,7 +22,7 @@ struct shf_pk_machine {
 	const struct shf_region *region;        /* NULL: the pickle is in memory */
 	uint8_t *window;                /* owned; the memory of the window of a file */
 	size_t window_cap, ahead;       /* ahead: bytes that the next read of the file takes */
-	uint64_t op;                    /* offset of the present opcode in the pickle */
+	uint64_t op;                    /* offset of the current opcode in the pickle */
 	uint64_t left_out;              /* bytes that stay in the file */
 	struct shf_pk **stack;          /* owned; stack_max pointers */
 	size_t height, stack_max;       /* height: how many are on the stack */
@@ -53,7 +53,7 @@ struct shf_pk_machine {
 	const char *where;
 	struct sheaf_error *err;
 };
-/* Returns EFORMAT with a message that names the byte of the present opcode. */
+/* Returns EFORMAT with a message that names the byte of the current opcode. */
 int shf_pk_fail(struct shf_pk_machine *m, const char *why);
 int shf_pk_no_memory(struct shf_pk_machine *m);
 /* Returns EFORMAT: the input ends in the middle of an opcode. */

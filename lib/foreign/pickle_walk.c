@@ -24,7 +24,7 @@
 struct walk {
 	struct shf_foreign *f;
 	const struct shf_walk_kind *by;
-	struct shf_buf name;            /* the path to the present value */
+	struct shf_buf name;            /* the path to the current value */
 	uint64_t steps, names;          /* what is left: steps, bytes of names */
 	struct sheaf_error *err;
 };
@@ -41,7 +41,7 @@ static int walk_no_memory(const struct walk *w)
 	return shf_fail(w->err, SHEAF_ENOMEM, "%s: no memory for its list of tensors", w->f->path);
 }
 
-/* Adds a note about the present value. */
+/* Adds a note about the current value. */
 #define walk_note(w, ...) \
 	shf_foreign_note((w)->f, (w)->err, \
 	                 (w)->name.len ? (const char *)(w)->name.data : ROOT_NOTE, \
@@ -144,7 +144,7 @@ static uint64_t count_tensors(const struct walk *w, const struct shf_pk *v, int 
 	return n;
 }
 
-/* Notes an object of a class that is not known. What is in it is counted, and not listed. */
+/* Notes an object of an unknown class. Its contents are counted, but not listed. */
 static int walk_opaque(struct walk *w, const struct shf_pk *v)
 {
 	uint64_t steps = w->steps < COUNT_STEPS ? w->steps : COUNT_STEPS, had = steps;

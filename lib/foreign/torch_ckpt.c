@@ -113,7 +113,7 @@ static int find_part(struct shf_ckpt *c, struct whole *w, int64_t rank, const in
 struct mesh {
 	const struct shf_pk *ranks;     /* row-major */
 	int32_t dims;
-	int64_t shape[MESH_DIMS], at[MESH_DIMS];        /* at: the present coordinate */
+	int64_t shape[MESH_DIMS], at[MESH_DIMS];        /* at: the current coordinate */
 	int64_t dim[MESH_DIMS];         /* the dimension of the tensor that this one cuts; -1: it
 	                                 * replicates */
 	int64_t factor[MESH_DIMS];      /* split_factor of a StridedShard; 1: a Shard */
@@ -193,7 +193,7 @@ static int ckpt_add_runs(struct shf_ckpt *c, struct whole *w, const struct shf_c
 	return rc;
 }
 
-/* Adds the pieces of the rank at the present coordinate. runs: room, by dimension. */
+/* Adds the pieces of the rank at the current coordinate. runs: room, by dimension. */
 static int add_at_mesh(struct shf_ckpt *c, struct whole *w, const struct mesh *m,
                        struct shf_torch_runs *runs)
 {

@@ -30,7 +30,7 @@ int shf_ckpt_bad(const struct shf_ckpt *c, const char *name, const char *why);
 /* Copies a text of the pickle. Returns NULL if v is no text, if it has a NUL, or if there is no
  * memory. */
 const char *shf_ckpt_text(struct shf_ckpt *c, const struct shf_pk *v);
-/* Lists the tensors in the files of the present item as parts, and sorts the parts. layouts:
+/* Lists the tensors in the files of the current item as parts, and sorts the parts. layouts:
  * rank_to_layout_info, a dictionary that names the file of each rank. */
 int shf_ckpt_add_files(struct shf_ckpt *c, const struct shf_pk *layouts);
 /* Returns the part of a tensor in the file of a rank, or NULL if the file has none. */

@@ -69,7 +69,7 @@ struct shf_dcp_index {
 	uint64_t left;                  /* bytes that chunks may take: in proportion to those of the
 	                                 * pickles, in which one list may stand for many */
 	uint32_t files;                 /* pickles that were added */
-	uint32_t tensors_n, places_n;   /* taken out of the present pickle */
+	uint32_t tensors_n, places_n;   /* taken out of the current pickle */
 };
 /* The function of a struct shf_pickle_taker whose argument is the index. */
 bool shf_dcp_index_take(void *arg, const struct shf_pk *key, const struct shf_pk *value);

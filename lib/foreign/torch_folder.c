@@ -50,7 +50,7 @@ static const char *find_weights(const struct shf_listing *l, const struct weight
 	return NULL;
 }
 
-/* Whether a directory has a safetensors file: then it is read by these alone. */
+/* Whether a directory has a safetensors file: then only these are read. */
 static bool has_safetensors(const struct shf_listing *l)
 {
 	for (size_t i = 0; i < shf_listing_n(l); i++) {
@@ -180,8 +180,8 @@ static int folder_index(struct torch_folder *d)
 	return rc;
 }
 
-/* Lists the files by their names: <stem>.bin alone, or all shards. EFORMAT: there is none, or one
- * is missing. */
+/* Lists the files by their names: only <stem>.bin, or all shards. EFORMAT: there is none, or one is
+ * missing. */
 static int files_by_name(struct torch_folder *d, struct sheaf_error *err)
 {
 	char *const *names = (char *const *)(void *)d->l->a.data;

@@ -168,7 +168,7 @@ static int legacy_place_order(const void *a, const void *b)
 }
 
 /* Finds the place of each storage, in the order of the list. One that no value refers to cannot be
- * skipped, because the size of its items is not known. */
+ * skipped, because the size of its items is unknown. */
 static int storages_place(struct legacy *l, struct sheaf_error *err)
 {
 	uint64_t at = l->data;

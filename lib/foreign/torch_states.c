@@ -57,7 +57,7 @@ bool shf_torch_states_read_names(struct shf_foreign *f, const struct shf_pk *dic
 
 /* ---- names by shape ---- */
 
-struct numbered {               /* what the states of one parameter tell */
+struct numbered {               /* what the states of one parameter show */
 	uint64_t number;
 	const struct shf_foreign_tensor *t;     /* a state with the shape of the parameter, or, if
 	                                         * there is none, any state of it */
@@ -123,7 +123,7 @@ static int by_shape(const void *a, const void *b)
 }
 
 /* Names the parameters by their shapes, by which both arrays are sorted. Returns false if the shape
- * of a parameter is not known, or if not exactly one parameter and one weight have it. */
+ * of a parameter is unknown, or if not exactly one parameter and one weight have it. */
 static bool name_by_shape(struct numbered *of, size_t n, const struct numbered *weights, size_t m)
 {
 	size_t k = 0;
@@ -196,8 +196,8 @@ static bool are_weights(const char *prefix, const struct numbered *of, size_t n,
 	return true;
 }
 
-/* Names the parameters. Returns false if the names of some are not known. *by_groups gets whether
- * the names are those that the groups have. */
+/* Names the parameters. Returns false if the names of some are unknown. *by_groups gets whether the
+ * names are those that the groups have. */
 static bool name_all(const struct shf_torch_states *which, struct numbered *of, size_t n,
                      struct numbered *weights, size_t m, bool *by_groups)
 {

@@ -225,7 +225,7 @@ static int params_by_shape(const void *a, const void *b)
 	return shf_torch_shape_compare((*x)->state, (*y)->state);
 }
 
-/* Sorts the parameters by shape. Returns false if the shape of one is not known, or if two groups
+/* Sorts the parameters by shape. Returns false if the shape of one is unknown, or if two groups
  * have parameters of the same shape, because a weight of that shape can then belong to either. */
 static bool sort_params(const struct training *x, const struct param **sorted)
 {
@@ -284,7 +284,7 @@ static bool name_in_order(struct training *x, const struct param *const *sorted,
 }
 
 /* Names all parameters. Returns 1 if their groups have the names, 2 if the names are from the order
- * of the weights, 0 if the names are not known, or -1 if there is no memory. */
+ * of the weights, 0 if the names are unknown, or -1 if there is no memory. */
 static int name_params(struct training *x)
 {
 	size_t groups = x->of->ends.len / sizeof(uint32_t);

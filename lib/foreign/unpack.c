@@ -164,8 +164,8 @@ static int64_t ring_some(struct shf_unpacker *u, const struct shf_region *r, uin
 
 	n = n < left ? n : left;
 	n = n < STEP_BYTES ? n : STEP_BYTES;
-	/* What is about to be overwritten is given up first: a failure leaves no other bytes
-	 * there. */
+	/* Bytes about to be overwritten leave [lo, hi) first, so that a failure leaves no wrong
+	 * bytes in it. */
 	if (u->hi + n > u->room && u->lo < u->hi + n - u->room)
 		u->lo = u->hi + n - u->room;
 	got = decode_some(u, r, u->out + at, (size_t)n, err);

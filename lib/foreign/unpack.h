@@ -61,8 +61,8 @@ int shf_unpacker_read(struct shf_unpacker *u, const struct shf_region *r, uint8_
  * damaged, or has more than `most` decoded bytes. Not for blosc. */
 int shf_unpacker_measure(struct shf_unpacker *u, const struct shf_region *r, uint64_t most,
                          uint64_t *decoded, struct sheaf_error *err);
-/* Decodes n bytes, whose decoded length is not known, into *out. Returns false if they are damaged,
- * are more than `most` decoded bytes (*why is set), or if memory is out (out->oom). Not for
+/* Decodes n bytes, whose decoded length is unknown, into *out. Returns false if they are damaged,
+ * are more than `most` decoded bytes (*why is set), or if there is no memory (out->oom). Not for
  * blosc. */
 bool shf_unpack_all(enum shf_codec codec, const uint8_t *in, size_t n, size_t most,
                     struct shf_buf *out, const char **why);

@@ -260,8 +260,8 @@ static bool parts_are_zero(const struct span *parts)
 	return true;
 }
 
-/* Reads the item of chunks that are not stored. What is not known of it matters only if there are
- * such chunks. */
+/* Reads the item of chunks that are not stored. A fill value of unknown form matters only if there
+ * are such chunks. */
 static void get_fill(struct reading *r, struct span s)
 {
 	static const struct { const char *name; double v; } words[] = {
@@ -358,7 +358,7 @@ static void parse_2(struct reading *r, struct span text)
 
 /* ---- version 3 ---- */
 
-/* Reads a value {"name": ..., "configuration": {...}}, or the name alone. */
+/* Reads a value {"name": ..., "configuration": {...}}, or only the name. */
 static bool get_named(struct reading *r, struct span s, char name[64], struct span *configuration)
 {
 	static const char *const keys[] = { "name", "configuration" };

@@ -13,7 +13,7 @@
 
 #define END_BYTES 22            /* end record without a comment */
 #define END64_BYTES 56          /* zip64 end record of version 1 */
-#define LOCATOR_BYTES 20        /* tells where the zip64 end record is */
+#define LOCATOR_BYTES 20        /* has the offset of the zip64 end record */
 #define ENTRY_BYTES 46          /* of the directory, without its texts */
 #define LOCAL_BYTES 30          /* local header, without its texts */
 #define METHOD_DEFLATE 8

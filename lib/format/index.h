@@ -29,8 +29,8 @@ int shf_index_write(struct shf_buf *out, const struct shf_index_entry *entries, 
                     uint64_t total_size);
 /* Tensors that an index has wrong: how many, and the name of one, escaped. */
 struct shf_index_wrong { size_t n; const char *name; };
-/* Appends "<where>: <how an index differs from the headers>". moved: tensors that are in another
- * file than it says; unlisted: tensors that it does not list. One of both has some. */
+/* Appends "<where>: <how an index differs from the headers>". moved: tensors that are in a file
+ * other than the one it says; unlisted: tensors that it does not list. One of both has some. */
 void shf_index_describe(struct shf_buf *out, const char *where, struct shf_index_wrong moved,
                         struct shf_index_wrong unlisted);
 #endif

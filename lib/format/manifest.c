@@ -159,7 +159,7 @@ static void add_emas(struct shf_buf *b, const struct shf_manifest *m)
 
 /* Everything is checked before it is written, so nothing that the decoder would refuse reaches the
  * disk. `start` is where this manifest begins in out, which may have other bytes before it; the sum
- * covers the manifest alone.
+ * covers only the manifest.
  *
  * The limit of SHF_MANIFEST_MAX is checked on the finished bytes, because escapes make the size
  * unpredictable. A manifest that is too large is removed from out again, so the caller cannot write

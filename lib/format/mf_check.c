@@ -43,8 +43,8 @@ static bool is_id(const char id[33])
 	return memchr(id, 0, 33) == id + 32 && shf_hex_is_valid(id, 32);
 }
 
-/* Checks the form 2026-01-31T12:00:00Z alone: month 13 passes. sizeof(form) includes the NUL, so
- * the text must also end where the form ends. */
+/* Checks only the form 2026-01-31T12:00:00Z: month 13 passes. sizeof(form) includes the NUL, so the
+ * text must also end where the form ends. */
 static bool is_time(const char s[32])
 {
 	static const char form[] = "dddd-dd-ddTdd:dd:ddZ";

@@ -49,7 +49,7 @@ static int mf_no_memory(struct decoder *d)
 	return shf_fail(d->err, SHEAF_ENOMEM, "%s: out of memory", d->where);
 }
 
-/* Fails because the JSON reader stopped: the document is broken, or memory is out. */
+/* Fails because the JSON reader stopped: the document is broken, or there is no memory. */
 static int mf_json_fail(struct decoder *d)
 {
 	if (d->json.scratch.oom)
@@ -587,7 +587,7 @@ static int check_needs(struct decoder *d, enum shf_json_kind kind)
 	return fail_at_member(d, kind, "needs", "holds something that is not a string");
 }
 
-/* Walks the whole document once, for "sheaf" and "needs" alone. The members may come in any order,
+/* Walks the whole document once, only for "sheaf" and "needs". The members may come in any order,
  * and a newer format may give all others new meanings, so nothing else may be judged before these
  * two are known. A step from a newer sheaf must be reported as EFORMAT, not as damaged (ECORRUPT),
  * because a resume treats the two differently.

@@ -86,9 +86,9 @@ static void add_tensor_entry(struct shf_buf *out, const struct shf_st_tensor *t)
 	shf_buf_adds(out, "]}");
 }
 
-/* The length N is not known before the entries are written, so its 8 bytes are filled in last.
- * Padding makes 8 + N a multiple of 4096: the data section then begins on a page, and so do the
- * tensors that placement puts first.
+/* The length N is unknown until the entries are written, so its 8 bytes are filled in last. Padding
+ * makes 8 + N a multiple of 4096: the data section then begins on a page, and so do the tensors
+ * that placement puts first.
  *
  * All tensors are checked before the first byte is written. A header beyond the format's limit of
  * 100 MB is removed from out again; placement begins a new file long before that (place.c). */

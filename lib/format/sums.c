@@ -146,7 +146,7 @@ static bool is_zero(const uint8_t *p, uint64_t n)
 	return !n;
 }
 
-/* Checks the header alone, from its 128 bytes and the size of the table. The checksum comes before
+/* Checks only the header, from its 128 bytes and the size of the table. The checksum comes before
  * the version, so that damage is not mistaken for a newer format; the version comes before
  * everything else, since a newer header may differ there.
  *

@@ -79,7 +79,7 @@ static int64_t now_ns(const struct shf_team *t)
 }
 
 /* Returns whether an operation that failed after `ms` ms without a reason had timed out. The
- * implementation of the group may measure time by another clock than ours, so a failure in the last
+ * implementation of the group may measure time by a clock other than ours, so a failure in the last
  * hundredth of the deadline counts as a timeout too. */
 static bool is_timeout(const struct shf_team *t, int64_t ms)
 {

@@ -4,7 +4,7 @@
  * Every function here is [collective] unless it says otherwise and returns a sheaf code. After the
  * first failed operation the group is lost: every later call returns SHEAF_ELOST at once.
  *
- * Many functions take an argument rc. It makes a step safe that can fail on one rank alone: the
+ * Many functions take an argument rc. It makes a step safe that can fail on a single rank: the
  * caller does the work, keeps its result in rc, and makes no other collective call before this one.
  * The function sends rc together with its first operation, as shf_agree does, and returns the same
  * code on all ranks, so all ranks take the same branch. Where rc is not 0 the other arguments need
@@ -23,7 +23,7 @@ struct sheaf_group {
 	uint64_t met;           /* calls entered by all ranks so far (shf_call_enter) */
 	struct shf_lens {               /* Owned arrays, one item a rank, allocated with the group.
 	                                 * So ranks can exchange lengths, and with them the news of
-	                                 * a failure, when memory is out. */
+	                                 * a failure, when they are out of memory. */
 		uint64_t *out, *in;     /* lengths sent and received */
 		size_t *sizes, *eights; /* eights: 8 in each item */
 	} lens;

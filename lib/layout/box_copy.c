@@ -289,7 +289,7 @@ static bool row_walk_next(struct walk *w, uint8_t **p, ptrdiff_t *step)
 }
 
 /* Returns the address of unit `mem`, counted from s->mem.base. Where types are converted, a unit in
- * memory has another size than on disk. */
+ * memory differs in size from one on disk. */
 static uint8_t *mem_at(const struct shf_slice *s, int64_t mem)
 {
 	return s->mem.base + mem * (int64_t)s->mem_unit;

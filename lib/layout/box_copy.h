@@ -46,7 +46,7 @@ void shf_box_copy_out(const struct shf_lt_tensor *t, const struct shf_slice *s,
  * header and for tensors that are copied by other code. */
 void shf_box_copy_sums_add(struct shf_box_copy_sums *sums, uint64_t at, const void *p, uint64_t n);
 /* XORs into *digest the digest of the box as memory holds it. Returns false, and does nothing, if
- * memory has another type than the file: the stored bytes cannot be recovered then. */
+ * memory has a type other than the file's: the stored bytes cannot be recovered then. */
 bool shf_box_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
                         const struct shf_box *box, uint64_t *digest);
 /* Copies a box from file order to packed bytes; `to` NULL: only computes the checksums. */

@@ -57,9 +57,9 @@ static int by_place_order(const void *a, const void *b)
 	return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
 }
 
-/* Sorts the tensors by place and numbers stripes and blocks through all files. Every file
- * begins a new stripe and a new block, so neither ever crosses a file. Writer and reader get
- * the same numbers, since both depend on sizes and offsets alone. */
+/* Sorts the tensors by place and numbers stripes and blocks through all files. Every file begins a
+ * new stripe and a new block, so neither ever crosses a file. Writer and reader get the same
+ * numbers, since both depend only on sizes and offsets. */
 int shf_layout_number(struct shf_layout *l, struct sheaf_error *err)
 {
 	struct place_key *keys = shf_alloc(l->tensors_n, sizeof(*keys));

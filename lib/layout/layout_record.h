@@ -13,8 +13,8 @@ int shf_layout_index(const struct shf_layout *l, const struct shf_lt_family *fam
 /* Returns the path of a family's index file in the step, allocated in the arena; NULL: no
  * memory. */
 char *shf_layout_index_name(const struct shf_lt_family *fam, struct shf_arena *arena);
-/* Fills the lists of families, files and tied names. file_crc NULL: the checksums are not known
- * yet. ENOMEM. */
+/* Fills the lists of families, files and tied names. file_crc NULL: the checksums are still
+ * unknown. ENOMEM. */
 int shf_layout_lists(const struct shf_layout *l, const uint64_t *file_crc, struct shf_arena *arena,
                      struct shf_manifest *m, struct sheaf_error *err);
 

@@ -65,7 +65,7 @@ static int serve_order(const void *a, const void *b)
 }
 
 /* Decodes the moves that this rank serves, from all file-side ranks, and sorts them by round. Their
- * number is not known before, so they are collected on the heap and copied to the arena. */
+ * number is unknown until then, so they are collected on the heap and copied to the arena. */
 static int decode_serves(const struct shf_team *team, const struct shf_layout *l,
                          const struct shf_buf *in, const size_t *in_bytes, struct shf_work *w)
 {

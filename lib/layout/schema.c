@@ -186,7 +186,7 @@ static int check_stream(const struct shf_slice *s, int ranks, struct sheaf_error
 	                s->stream.stream, s->stream.ranks, ranks);
 }
 
-/* Describes a slice: its tensor and, if the slice has another name than the tensor, a tie.
+/* Describes a slice: its tensor and, if the slice has a name other than the tensor's, a tie.
  * Returns the number of descriptions, 1 or 2. A tie has no shape, as its tensor has one. */
 static int slice_describe(const struct shf_slice *s, int rank, struct desc out[2])
 {
@@ -302,7 +302,7 @@ static int fill_tensors(struct shf_layout *l, struct desc *d, size_t n, struct s
 /* Merges the descriptions that were sent to this home and sends the result to all ranks. Every rank
  * then sorts the same set, so all have the same layout.
  *
- * The last agreement is needed because every rank builds its layout alone and may run out of
+ * The last agreement is needed because every rank builds its layout by itself and may run out of
  * memory doing so. */
 static int home_descs_share(struct shf_team *team, const struct shf_buf *in, struct shf_layout *l,
                             struct sheaf_error *err)

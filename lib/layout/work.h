@@ -9,7 +9,7 @@
 
 /* Rounds of a save are numbered from 0. A load has two series of rounds: from 0, segments that only
  * ranks of the reader's node want; from SHF_ROUND_NET, segments that other nodes want too.
- * SHF_ROUND_OWN: the segment is in no round and in no image, because on a load its reader alone
+ * SHF_ROUND_OWN: the segment is in no round and in no image, because on a load only its reader
  * wants it, and on a save its writer holds all of it in SHEAF_SLICE_IN_PLACE slices (unstaged.h).
  */
 #define SHF_ROUND_NET (UINT32_C(1) << 30)

@@ -101,7 +101,7 @@ struct cutting {
 	                                 * 0 (wanted on this node) or SHF_ROUND_NET */
 };
 
-/* Sets the kind of each block of a segment of a load: whether this rank alone wants bytes of it,
+/* Sets the kind of each block of a segment of a load: whether only this rank wants bytes of it,
  * also other ranks of its node, or also other nodes. Segments are cut where the kind changes, so
  * that all blocks of a round have one kind. */
 static void find_kinds(struct cutting *c, const struct shf_work *w, const struct shf_seg *g)

@@ -366,7 +366,7 @@ static void note_filled(const struct shf_load *ld)
 			ld->step->filled_by[i] = ld->step->number;
 }
 
-/* Does all of a load that can fail on one rank alone before the ranks communicate: checks the
+/* Does all of a load that can fail on a single rank before the ranks communicate: checks the
  * arguments, decides for all slices, allocates, and lists what this rank wants. [local] */
 static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 {

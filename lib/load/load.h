@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Filling a state from a step. load.c decides for every slice what it is filled from, before a byte
- * is touched; load_fill.c leads the rest: load_stream.c reads what this rank alone wants, with
+ * is touched; load_fill.c leads the rest: load_stream.c reads what only this rank wants, with
  * load_workers.c for what lies in memory already and load_prefault.c for memory that is new,
  * load_rounds.c what several do, load_digests.c compares whole tensors. load_slices.c does the rest
  * for a caller that takes one slice after the other (sheaf_load_begin).
@@ -34,7 +34,7 @@ struct shf_load {
 	uint64_t flags;
 	enum shf_call_kind call;        /* SHF_CALL_LOAD, or SHF_CALL_LOAD_BEGIN: the caller gives a
 	                                 * buffer for each slice later */
-	/* Does what can fail on one rank alone once it is decided what the slices are filled from:
+	/* Does what can fail on a single rank once it is decided what the slices are filled from:
 	 * lists what this rank wants, allocates. NULL: nothing is filled. [local] */
 	int (*prepare)(struct shf_load *load, struct sheaf_error *err);
 	uint64_t made;                  /* number of the call that began the load, see
@@ -61,7 +61,7 @@ struct shf_load {
 	                                    * have made larger; NULL: no image had to grow */
 	struct shf_pass pass;           /* over the bytes that were read */
 	struct shf_nt_stores stores;       /* decides how the pass copies */
-	struct shf_want *wants;         /* owned; boxes in the bytes of the present pass */
+	struct shf_want *wants;         /* owned; boxes in the bytes of the current pass */
 	size_t wants_cap;
 	/* disk_bytes: read from files of the step, or from memory that holds them. node_bytes:
 	 * copied from images of other ranks of the node. net_bytes: sent to other nodes. retries:

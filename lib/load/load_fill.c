@@ -231,8 +231,8 @@ static int make_plan(struct shf_load *ld, struct filling *f, bool *planned, stru
 }
 
 /* The prefault thread is started only if this rank waits for a disk. It is stopped before
- * fill_rest, which is short. If something fails on one rank alone, the next operation of the group
- * tells the others: each of these calls takes rc. The last such operation is in
+ * fill_rest, which is short. If something fails on a single rank, the next operation of the group
+ * reports it to the others: each of these calls takes rc. The last such operation is in
  * shf_load_digests_check. [collective] */
 int shf_load_fill(struct shf_load *ld, struct sheaf_error *err)
 {

@@ -370,7 +370,7 @@ static int share_round(struct shf_load *ld, uint32_t round, int rc, struct sheaf
 }
 
 /* Runs n rounds, from number `first`. The reads of the next round are started before this rank
- * waits for those of the present one, so the disk is busy while the ranks exchange bytes.
+ * waits for those of the current one, so the disk is busy while the ranks exchange bytes.
  * look_round must come after share_round (see the head of this file; the planted bug
  * summed_before_taken shows what breaks otherwise).
  *
@@ -408,6 +408,6 @@ int shf_load_rounds_run(struct shf_load_rounds *r, int rc, struct sheaf_error *e
 
 	rc = run_kind(r->load, r->windows, 0, w->rounds, rc, err);
 	/* First the rounds inside nodes, then those between nodes. If the last round of the first
-	 * kind has failed on this rank alone, the first round of the second kind agrees on it. */
+	 * kind has failed only on this rank, the first round of the second kind agrees on it. */
 	return run_kind(r->load, r->windows, SHF_ROUND_NET, w->net_rounds, rc, err);
 }

@@ -11,7 +11,7 @@ struct shf_load_rounds;
 int shf_load_rounds_new(struct shf_load_rounds **rounds, struct shf_load *load,
                         struct sheaf_error *err);
 /* Makes all rounds. rc: 0, or a failure of this rank before the call. The ranks agree on failures
- * in each round, but a failure after the last agreement is returned on this rank alone: the next
+ * in each round, but a failure after the last agreement is returned only on this rank: the next
  * operation of the caller must agree on the result. ECORRUPT, EIO. [collective] */
 int shf_load_rounds_run(struct shf_load_rounds *rounds, int rc, struct sheaf_error *err);
 /* Waits for reads in flight, and frees *rounds. NULL is allowed. [local] */

@@ -26,7 +26,7 @@ struct shf_map_values {
 	const struct shf_map *map;
 	struct shf_map_config *config;
 	int64_t var[SHF_MAP_VARS_MAX];  /* of LET and ARG: the value. Of FOR: how many */
-	int64_t index[SHF_MAP_VARS_MAX];        /* of FOR: the present number */
+	int64_t index[SHF_MAP_VARS_MAX];        /* of FOR: the current number */
 };
 /* Evaluates all variables. EINVAL: the message names line and variable. */
 int shf_map_values_make(struct shf_map_values *v, const struct shf_map *map,

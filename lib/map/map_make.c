@@ -41,7 +41,7 @@ int shf_map_source_name(struct shf_mapper *p, const struct shf_map_tensor *t, co
 	return rc == 0 && p->text.oom ? shf_map_no_memory(p) : rc;
 }
 
-/* Returns the tensor of the source with the present numbers, of the pattern of a cell. */
+/* Returns the tensor of the source with the current numbers, of the pattern of a cell. */
 static uint32_t taken_now(const struct shf_mapper *p, const struct shf_map_cell *c)
 {
 	const struct shf_map_takes *x = &p->takes[c->other];
@@ -236,7 +236,7 @@ static int put_spread(struct shf_mapper *p, struct making *k, const struct shf_m
 			uint64_t at = p->rule->axes[a].counted
 			            ? (uint64_t)p->values.index[p->rule->axes[a].var] : 0;
 
-			/* A number in one name alone is an axis in the other tensor. */
+			/* A number in only one of the names is an axis in the other tensor. */
 			if (spread.axes >> a & 1)
 				piece.dst += at * x->ds[a];
 			if ((k->t->outer & ~s->outer) >> a & 1)

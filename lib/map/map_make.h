@@ -33,7 +33,7 @@ struct shf_mapper {
 	struct shf_map_site sites[SHF_MAP_SITES_MAX];
 	int sites_n;
 	struct shf_buf text;            /* owned; a name that is being made */
-	/* of the present rule and site */
+	/* of the current rule and site */
 	const struct shf_map_rule *rule;
 	struct shf_map_site *site;
 	struct shf_map_takes takes[SHF_MAP_SIDE_MAX];
@@ -50,9 +50,9 @@ int shf_map_no_memory(const struct shf_mapper *p);
                                  * is 1 */
 /* Takes work from p->left. EINVAL: it is too much, because of the names of t. */
 int shf_map_spend(struct shf_mapper *p, uint64_t n, const struct shf_map_tensor *t);
-/* Makes the name of a tensor of the source, with the present numbers, in p->text. */
+/* Makes the name of a tensor of the source, with the current numbers, in p->text. */
 int shf_map_source_name(struct shf_mapper *p, const struct shf_map_tensor *t, const char *star);
-/* Makes the tensor of a pattern with the present numbers, if its sources are there. ELAYOUT,
+/* Makes the tensor of a pattern with the current numbers, if its sources are there. ELAYOUT,
  * EINVAL: they do not fit. */
 int shf_map_make(struct shf_mapper *p, const struct shf_map_tensor *t, const char *star);
 #endif

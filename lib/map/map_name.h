@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of tensors, made from a pattern and the present numbers of the counters. */
+/* Names of tensors, made from a pattern and the current numbers of the counters. */
 #ifndef SHF_MAP_NAME_H
 #define SHF_MAP_NAME_H
 #include "map_expr.h"
@@ -21,6 +21,6 @@ struct shf_map_count {
 uint64_t shf_map_count_begin(const struct shf_map_count *c);
 /* Goes on to the next one. Returns false after the last. */
 bool shf_map_count_next(const struct shf_map_count *c);
-/* Returns which of them the present one is. */
+/* Returns which of them the current one is. */
 uint64_t shf_map_count_at(const struct shf_map_count *c);
 #endif

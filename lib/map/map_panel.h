@@ -30,8 +30,8 @@ typedef int shf_panel_fill(void *arg, const struct shf_map_made *t, uint8_t *to,
 void shf_map_panels_init(struct shf_map_panels *p, uint64_t memory_bytes);
 void shf_map_panels_release(struct shf_map_panels *p);
 /* Copies items [lo, hi) of a tensor from panels, which `fill` makes. Returns 1 if that was not
- * possible, because all panels are in use or memory is out: then the caller reads the items itself.
- * items: how many the tensor has. [any thread] */
+ * possible, because all panels are in use or there is no memory: then the caller reads the items
+ * itself. items: how many the tensor has. [any thread] */
 int shf_map_panels_read(struct shf_map_panels *p, const struct shf_map_made *t, uint64_t items,
                         uint8_t *to, uint64_t lo, uint64_t hi, shf_panel_fill *fill, void *arg,
                         struct sheaf_error *err);

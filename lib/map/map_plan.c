@@ -140,7 +140,7 @@ static int take_tensor(struct shf_mapper *p, const char *name, uint32_t t, int64
 	return 0;
 }
 
-/* Looks up the tensor of the source whose name the pattern makes with the present numbers, and
+/* Looks up the tensor of the source whose name the pattern makes with the current numbers, and
  * notes that a rule takes it. Sets *at to SHF_MAP_NONE if there is none. */
 static int take_named(struct shf_mapper *p, const struct shf_map_tensor *t, const char *star,
                       uint32_t *at)
@@ -183,7 +183,7 @@ static int take_pattern(struct shf_mapper *p, uint32_t i, const char *star)
 	return rc;
 }
 
-/* Applies the rule to the present site. */
+/* Applies the rule to the current site. */
 static int apply_rule(struct shf_mapper *p, const char *star)
 {
 	int to = !p->from, rc = 0;
@@ -210,7 +210,7 @@ static int apply_rule(struct shf_mapper *p, const char *star)
 }
 
 /* Returns what {*} of a pattern stands for in the name of a tensor, in the arena; NULL: the tensor
- * is not at the present site, or has another name, or no memory, which sets *rc. */
+ * is not at the current site, or has another name, or no memory, which sets *rc. */
 static const char *star_of(struct shf_mapper *p, const struct shf_map_tensor *t, const char *name,
                            int *rc)
 {
@@ -236,7 +236,7 @@ static const char *star_of(struct shf_mapper *p, const struct shf_map_tensor *t,
 	return own;
 }
 
-/* Applies a rule with {*} to each tensor of the present site that is not taken. */
+/* Applies a rule with {*} to each tensor of the current site that is not taken. */
 static int apply_star(struct shf_mapper *p)
 {
 	const struct shf_map_tensor *t = shf_map_src(p, 0);
@@ -293,7 +293,7 @@ static int apply_drop(struct shf_mapper *p, const struct shf_map_drop *d)
 	return rc;
 }
 
-/* Applies all rules and drops to the present site, in the order of their lines. */
+/* Applies all rules and drops to the current site, in the order of their lines. */
 static int apply_lines(struct shf_mapper *p)
 {
 	const struct shf_map_drop *drops = (const void *)p->m->drops.data;

@@ -18,8 +18,8 @@ void shf_map_sizes_init(struct shf_map_sizes *s, const struct shf_map *m,
  * there is a new one, or a negative code. */
 int shf_map_sizes_take(struct shf_map_sizes *s, const struct shf_map_tensor *t,
                        const struct shf_map_dims *have, struct sheaf_error *err);
-/* Sets dims to the dimensions that a tensor of pattern t has. ELAYOUT: a size is not known, or
- * they are beyond 63 bits. */
+/* Sets dims to the dimensions that a tensor of pattern t has. ELAYOUT: a size is unknown, or they
+ * are beyond 63 bits. */
 int shf_map_sizes_dims(struct shf_map_sizes *s, const struct shf_map_tensor *t,
                        int64_t dims[SHEAF_DIMS_MAX], struct sheaf_error *err);
 /* ELAYOUT: the tensor has other dimensions than its pattern. */

@@ -79,7 +79,7 @@ void shf_agent_socket_name(char where[SHF_KEEP_NAME], const char *agent, const c
 }
 
 /* Connects to an agent, and checks that it is the agent of this run directory. Informs the agent of
- * the directory's present path. job: "" for a process that only reads. */
+ * the directory's current path. job: "" for a process that only reads. */
 static int connect_to_agent(const struct shf_store *store, const char *agent, const char *job,
                             int *keep, int *steps, struct sheaf_error *err)
 {

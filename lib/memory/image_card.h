@@ -74,7 +74,7 @@ static inline struct shf_card_head *shf_card_head(const struct shf_shm *shm)
 }
 
 /* Agents keep a card under the name <job>.<rank>.<image>.card, and its image under the same name
- * with .image at the end. Image numbers from SHF_CARD_REPLICA on are replicas that another node
+ * with .image at the end. Image numbers from SHF_CARD_REPLICA on are replicas that a node other
  * than the rank's keeps (replica.h). */
 #define SHF_CARD_REPLICA 64
 void shf_card_name(char out[SHF_KEEP_NAME], const char *job, int rank, int image, bool card);

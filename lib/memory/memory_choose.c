@@ -90,8 +90,8 @@ static bool tries_are_spent(struct choosing *c, const struct shf_memory_step *r)
 
 /* Returns whether the search still has to try this step in memory: it comes after s->after, the
  * candidate that was tried before. If that one was on disk, the step counts only if the same save
- * is on disk too (`same`), because a step in memory alone must be newer than all steps on disk. If
- * none was tried yet, after.step is INT64_MAX. */
+ * is on disk too (`same`), because a step that is only in memory must be newer than all steps on
+ * disk. If none was tried yet, after.step is INT64_MAX. */
 static bool is_asked_for(const struct shf_latest_search *s, const struct shf_memory_step *r,
                          bool same)
 {
@@ -175,7 +175,7 @@ static const char *why_not(const struct choosing *c, const struct shf_memory_ste
 }
 
 /* Called for each step in memory, in the order of shf_memory_steps_join, until one is chosen or
- * c->rc is a code. Then it returns another value than 0. */
+ * c->rc is a code. Then it returns a value other than 0. */
 static int consider_for_load(void *arg, const struct shf_memory_step *r)
 {
 	struct choosing *c = arg;

@@ -250,7 +250,7 @@ static int64_t from_disk(struct shf_view *v, const struct shf_view_file *f, uint
 		}
 	if (v->disk_files[file] < 0)
 		v->disk_files[file] = shf_in_step_open(in, v->disk, f->name, SHF_O_NOFOLLOW);
-	/* ENOENT would tell the caller that the step does not exist. */
+	/* ENOENT would mean that the step does not exist. */
 	if (v->disk_files[file] < 0)
 		return v->disk_files[file] == -ENOENT ? -EIO : v->disk_files[file];
 	got = shf_sys_pread(in, v->disk_files[file], to, n, off);

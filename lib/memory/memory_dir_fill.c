@@ -32,7 +32,7 @@ static int add_stretch(struct shf_view *v, const struct shf_view_range *s)
 	return 0;
 }
 
-/* The present value of `whole` is noted: if it changes later, the memory has been reused for
+/* The current value of `whole` is noted: if it changes later, the memory has been reused for
  * another step (shf_view_check_unchanged). */
 int shf_view_add(struct shf_view *v, const struct shf_view_part *part, struct sheaf_error *err)
 {

@@ -12,8 +12,8 @@
 #include "run.h"
 
 struct heir {                   /* the earlier job whose memory T3 keeps; equal on all ranks */
-	bool unknown;                   /* it is not known which job that is; then every job with a
-	                                 * whole card keeps its memory */
+	bool unknown;                   /* the job is unknown; then every job with a whole card
+	                                 * keeps its memory */
 	char job[33];                   /* "": no job */
 	uint64_t turn;                  /* the largest `turn` in the cards of earlier jobs */
 };
@@ -98,8 +98,8 @@ struct weighing {
 	struct heir *heir;              /* the result */
 };
 
-/* Called for each step in memory, in the order of shf_memory_steps_join, until it returns another
- * value than 0. The heir is the job of the first step that a load would take. If a load would take
+/* Called for each step in memory, in the order of shf_memory_steps_join, until it returns a value
+ * other than 0. The heir is the job of the first step that a load would take. If a load would take
  * none, the heir is the job of the first step: that step may seem not to follow the disk only
  * because this process sees an old state of a network file system, and its missing ranks may be on
  * nodes that this job does not have. */

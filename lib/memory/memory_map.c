@@ -168,7 +168,7 @@ static void map_block(struct mapping *m, uint64_t lo, uint64_t hi)
 }
 
 /* Returns the length of the blocks in which the file's header lies, or 0 if one node has them all
- * or the length is not known. The header is not verified yet, so its length is only used within the
+ * or the length is unknown. The header is not verified yet, so its length is only used within the
  * limit of the format. */
 static uint64_t head_of(struct mapping *m, uint64_t bytes)
 {
@@ -391,8 +391,8 @@ static int map_keep(struct shf_view *view, const struct map *map, struct sheaf_e
 }
 
 /* Returns whether this rank has in its view all blocks that it may have to read. It may lack some
- * if it asked the agent at another time than the rank that listed what the node has, or if it could
- * not ask the agent. */
+ * if it asked the agent at a different time from the rank that listed what the node has, or if it
+ * could not ask the agent. */
 static bool has_all(const struct sheaf_run *run, const struct shf_view *view, const struct map *map)
 {
 	size_t n = map->had.len / sizeof(struct shf_block_access);

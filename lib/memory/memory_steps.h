@@ -13,7 +13,7 @@ struct shf_card_info {
 	char job[33], session[33];
 	int64_t step;
 	int32_t rank, ranks;
-	int32_t guest, reserved;        /* guest 1: a replica, kept by another node than the
+	int32_t guest, reserved;        /* guest 1: a replica, kept by a node other than the
 	                                 * rank's */
 	uint64_t base, next, from, due, tries, turn, bytes;
 };
@@ -72,7 +72,7 @@ int shf_memory_step_follows(struct shf_store *store, const struct shf_memory_ste
  * in memory is written, the bad one is set aside, as by a save of its number. [local] */
 bool shf_memory_step_replaces(struct shf_store *store, const struct shf_memory_step *r,
                               const struct shf_newest *disk);
-/* Returns whether a later job has gone on from another step than this one, so that no flush writes
+/* Returns whether a later job has gone on from a step other than this one, so that no flush writes
  * it: it would make the later job's steps unreachable. latest: the first step of the list whose
  * state is SHF_MEMORY_UNWRITTEN; its ranks are 0: there was none yet. [local] */
 bool shf_memory_step_is_passed(struct shf_store *store, const struct shf_memory_step *r,

@@ -90,7 +90,7 @@ struct shf_memory_tier {
 };
 /* Call it when a run is opened. It is no failure if an agent does not answer. [collective] */
 int  shf_memory_tier_open(struct sheaf_run *run, struct sheaf_error *err);
-/* Frees this rank's cards and closes the connection. bye: tells the agent that the job ends in
+/* Frees this rank's cards and closes the connection. bye: reports to the agent that the job ends in
  * order and has not crashed. [local] */
 void shf_memory_tier_close(struct sheaf_run *run, bool bye);
 /* Call it when this handle has loaded that step from disk. [local] */

@@ -55,8 +55,8 @@ int shf_replicas_open(struct sheaf_run *run, struct sheaf_error *err)
 		shf_group_get(run->opts.copies_group);
 		g->behind = run->team;
 		g->behind.group = run->opts.copies_group;
-		if (g->behind.timeout_ms > BEHIND_MS) /* a rank that gives up must not block the
-		                                       * others for long */
+		if (g->behind.timeout_ms > BEHIND_MS) /* a rank that stops must not block the others
+		                                       * for long */
 			g->behind.timeout_ms = BEHIND_MS;
 	}
 	g->to = (int32_t)shf_node_rank(place->nodes, (uint32_t)run->team.ranks, next,

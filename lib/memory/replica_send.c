@@ -344,7 +344,7 @@ static void settle_sending(struct sheaf_run *run, bool come)
 	struct shf_replicas *g = &run->tier->guests;
 
 	shf_background_stop(&g->task);
-	/* A step may be given up after its replica has come. */
+	/* A step may be dropped after its replica has arrived. */
 	if (come && run->tier->steps[g->image] == g->moving->step)
 		g->copied = g->image;
 	sending_free(g->moving);
@@ -429,7 +429,7 @@ static void free_replica(const struct sheaf_run *run, struct shf_replica_owner *
 	g->steps[slot] = -1;
 }
 
-/* A replica that is being sent is given up. What agents keep stays with them. */
+/* A replica that is being sent is aborted. What agents keep stays with them. */
 void shf_replicas_close(struct sheaf_run *run)
 {
 	struct shf_replicas *g = &run->tier->guests;

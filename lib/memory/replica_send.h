@@ -15,7 +15,7 @@ struct shf_replica_step {            /* a step in memory: its cards are whole on
 int shf_replicas_send(struct sheaf_run *run, const struct shf_replica_step *c,
                       struct sheaf_error *err);
 /* Ends the replica that is being sent in the background. finish: all of it is sent first, for which
- * all ranks must call this; not finish: it is given up. */
+ * all ranks must call this; not finish: it is aborted. */
 void shf_replicas_stop(struct sheaf_run *run, bool finish);
 /* Frees this process's mappings of the replicas; the agent keeps the memory. [local] */
 void shf_replicas_close(struct sheaf_run *run);

@@ -15,7 +15,7 @@ struct shf_runs {
 	                                                 * position */
 	/* How far one step of each loop moves, in units of the tensor and of memory. */
 	int64_t at_step[SHEAF_DIMS_MAX], mem_step[SHEAF_DIMS_MAX];
-	uint64_t units;                 /* units, step, at and mem describe the present run, as
+	uint64_t units;                 /* units, step, at and mem describe the current run, as
 	                                 * above */
 	int64_t step;
 	uint64_t at;

@@ -14,7 +14,7 @@ struct start {
 	uint32_t box;
 };
 
-/* The buffers of one dimension. `active` lists the boxes that cover the present slab. `next` gets
+/* The buffers of one dimension. `active` lists the boxes that cover the current slab. `next` gets
  * the list for the slab after it; then the two are swapped. */
 struct level {                          /* borrowed from struct sweep */
 	struct start *starts;
@@ -29,7 +29,7 @@ struct sweep {
 	struct start *starts;           /* owned */
 	int64_t *bounds;                /* owned */
 	uint32_t *ids;                  /* owned */
-	struct shf_box at;              /* the present slab of each dimension */
+	struct shf_box at;              /* the current slab of each dimension */
 	struct shf_cell *cells;         /* owned */
 	size_t cells_n, cells_max;
 	/* Indices of the cells in the last slab of dimension 0 (open) and in this one (fresh), in
@@ -112,7 +112,7 @@ static int cells_grow(struct sweep *w)
 	return 0;
 }
 
-/* Adds the cell at the present position. If the last slab of dimension 0 has a cell of the same
+/* Adds the cell at the current position. If the last slab of dimension 0 has a cell of the same
  * cross-section and the same set, that cell grows along dimension 0; slabs follow each other
  * without a gap. Otherwise a new cell is made. Without the growing, one cut along dimension 0 would
  * cut all cells.
@@ -257,9 +257,9 @@ static uint32_t active_next(struct sweep *w, int d, int64_t at, uint32_t active_
 	return n;
 }
 
-/* Sweeps dimension d over the boxes of `set`, all of which cover the present slabs of the
+/* Sweeps dimension d over the boxes of `set`, all of which cover the current slabs of the
  * dimensions above. Between two neighbouring bounds the set is constant, so the next dimension is
- * swept once for each slab. After the last dimension the present slabs are a cell. The recursion is
+ * swept once for each slab. After the last dimension the current slabs are a cell. The recursion is
  * as deep as there are dimensions. */
 static int sweep_dim(struct sweep *w, int d, const uint32_t *set, uint32_t n)
 {
@@ -359,7 +359,7 @@ static void clip(const struct shf_box *inside, const struct shf_box *box, int d,
 	*count = (end < most ? end : most) - *start;
 }
 
-/* Returns whether the boxes are a comb: cut along one dimension alone, in ascending order, without
+/* Returns whether the boxes are a comb: cut along only one dimension, in ascending order, without
  * overlap. Tensors mostly are cut like that, and the cells of a comb are found in one pass without
  * sorting. *dim becomes the dimension, *teeth the number of boxes that meet `inside`, *gaps the
  * number of stretches that none of them covers.

@@ -210,7 +210,7 @@ static int deal_mixed(struct deal *d, uint64_t lo, uint64_t hi, uint32_t ranks)
 /* Assigns every byte of the stripe to a writer, in ascending order: first the header, then mixed
  * stretches and long runs as they alternate. A long run goes to the t-th rank that holds it
  * (deal.h), so replicas share the work. The header is not in the memory of a rank; it goes to the
- * writer of what follows, which opens the file anyway. A stripe without parts is header alone, or
+ * writer of what follows, which opens the file anyway. A stripe without parts is only header, or
  * empty, and goes to the t-th of all ranks. */
 static int deal_segments(struct deal *d, uint32_t ranks)
 {

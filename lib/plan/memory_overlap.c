@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tells whether two boxes share bytes of memory. Each box is walked as ranges of bytes in ascending
- * order, and the two walks are merged. So rows that lie between the rows of another box are told
- * from rows that lie on them. */
+ * order, and the two walks are merged. So rows that lie between the rows of another box are
+ * distinguished from rows that lie on them. */
 #include "memory_overlap.h"
 
 /* A walk over the ranges of bytes that a box has in memory. Addresses are integers: the two
@@ -139,7 +139,7 @@ bool shf_mem_span(const struct shf_mem *m, uint32_t unit, uint64_t *lo, uint64_t
 	return addresses_of(&w, w.at, last, lo, hi) && !w.done;
 }
 
-/* Merges two ascending walks. If the present ranges do not meet, the one that ends first cannot
+/* Merges two ascending walks. If the current ranges do not meet, the one that ends first cannot
  * meet any later range of the other, so it is dropped. Time is in proportion to the ranges of
  * both. */
 bool shf_mem_overlap(const struct shf_mem *a, uint32_t a_unit, const struct shf_mem *b,

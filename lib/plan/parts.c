@@ -277,7 +277,7 @@ static int set_table_grow(struct shf_parts *p)
 	return 0;
 }
 
-/* Returns the one object for this set of ranks, or NULL if memory is out. Many parts have the
+/* Returns the one object for this set of ranks, or NULL if there is no memory. Many parts have the
  * same holders, so a set is stored once, and equality is equality of pointers. */
 static struct shf_set *set_of(struct shf_parts *p, const uint32_t *ranks, uint32_t n)
 {
@@ -335,7 +335,7 @@ static uint64_t hash_box(const struct shf_box *b)
  * which they first appear. The hash table has at least twice as many slots as pieces. The count of
  * box i goes to start[i + 2], two places on: after the prefix sums start[i + 1] is where box i
  * begins, and filling the lists moves it to where box i ends, as distinct_init() does. Returns
- * false if memory is out. */
+ * false if there is no memory. */
 static bool distinct_find(struct distinct *d, const struct shf_box *boxes, size_t n,
                           uint32_t *which)
 {
@@ -597,7 +597,7 @@ struct vote {
 };
 
 /* Adds the bytes of a part to its set. Votes are numbered, and a set is reset when its number is
- * not that of the present vote, so no vote has to clear all sets. */
+ * not that of the current vote, so no vote has to clear all sets. */
 static int vote_count(void *arg, const struct shf_part *part, const struct shf_box *box)
 {
 	struct vote *v = arg;

@@ -26,7 +26,7 @@ struct shf_place_file {
 	uint32_t tensors_n;
 	uint64_t payload_bytes;
 };
-/* Places n tensors. Files are filled one after the other: a tensor begins a new file if the present
+/* Places n tensors. Files are filled one after the other: a tensor begins a new file if the current
  * one is not empty and payload + bytes > file_bytes_max or header + entry > SHF_HEADER_MAX. Inside
  * a file come first the tensors with bytes > 0 and bytes mod 4096 == 0, then the others by
  * alignment 8, 4, 2, 1, each class in natural order, without gaps. *files is in the arena; *files_n

@@ -218,7 +218,7 @@ static bool open_table(struct shf_scrub *r)
 		return end_as_unread(r, ENOMEM, sums->name);
 	if (!read_scrubbed(r, r->sums_fd, r->pages, n, r->head.pages_off, sums->name))
 		return false;
-	/* The manifest has a sum of head and page table alone; the page table has the sums of the
+	/* The manifest has a sum of only head and page table; the page table has the sums of the
 	 * other pages. */
 	crc = shf_sums_crc(&r->head, r->buf, r->pages);
 	if (crc == sums->crc)

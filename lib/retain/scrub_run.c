@@ -196,7 +196,7 @@ int shf_scrub_run_poll(struct sheaf_run *run, struct sheaf_error *err)
 
 	if (now.step < 0)
 		return 0;
-	/* Ranks without a thread are never busy; the maximum tells whether any rank is. */
+	/* Ranks without a thread are never busy; the maximum shows whether any rank is. */
 	busy = shf_background_runs(&b->task);
 	rc = shf_allreduce(&run->team, &busy, 1, SHEAF_MAX, err);
 	if (rc < 0 || busy)

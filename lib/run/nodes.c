@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds out which ranks share memory. Host names do not tell: two containers on one host may have
- * different names and share memory, or the same name and not share memory. So the ranks try to
+/* Finds out which ranks share memory. Host names do not show it: two containers on one host may
+ * have different names and share memory, or the same name and not share memory. So the ranks try to
  * share memory. The lowest rank of a set of candidates, their leader, offers memory with a random
  * token in it; the others connect, map the memory and look for the token.
  *

@@ -141,7 +141,7 @@ int shf_run_open_bare(struct sheaf_run **run, struct sheaf_group *group,
                       const struct shf_opts *opts, const struct shf_sys *sys,
                       const struct shf_nodes *place, enum shf_call_kind call,
                       struct sheaf_error *err);
-/* Replaces the system layer of a bare run that has no file open, by one over the present layer. On
+/* Replaces the system layer of a bare run that has no file open, by one over the current layer. On
  * success the run owns it: sys_free(arg) is called when the run is freed. [local] */
 int shf_run_set_sys(struct sheaf_run *run, const struct shf_sys *sys, void (*sys_free)(void *arg),
                     void *arg, struct sheaf_error *err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decides whether copies use ordinary or non-temporal stores. One may be twice as fast as the
- * other, which depends on the machine and is not known beforehand. So the first large copies of
+ * other; which one depends on the machine and is unknown beforehand. So the first large copies of
  * each save and each load use both in turn and are timed. */
 #ifndef SHF_STORE_WAY_H
 #define SHF_STORE_WAY_H

@@ -3,7 +3,7 @@
  * block when its last byte has been read. The pass works in pieces of 128 KiB, so that bytes which
  * are read twice, once for the sum and once for the copy, are still in the cache the second time.
  *
- * If one slice alone wants a box, all of it and in long runs, the box is summed while it is copied.
+ * If only one slice wants a box, all of it and in long runs, the box is summed while it is copied.
  * Any other box is summed first, in file order, and then copied to each slice that wants a part. So
  * each byte is summed once, however many slices want it, and short runs do not cost a CRC call
  * each. */

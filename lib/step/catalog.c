@@ -394,8 +394,8 @@ static int build_catalog(struct sheaf_checkpoint *step, const struct shf_buf *al
 	return rc;
 }
 
-/* All ranks parse the same bytes, so they find the same damage and need not agree on it. A lack of
- * memory may hit one rank alone, so the ranks agree on that. [collective] */
+/* All ranks parse the same bytes, so they find the same damage and need not agree on it. A single
+ * rank may run out of memory, so the ranks agree on that. [collective] */
 int shf_catalog_read(struct sheaf_checkpoint *step, const struct shf_index *index,
                      struct sheaf_error *err)
 {

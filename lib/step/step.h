@@ -40,7 +40,7 @@ struct sheaf_checkpoint {
 	                                 * map (lib/map) shows as this one; NULL: none */
 	int refs;                       /* references: one for the caller's handle, one for each
 	                                 * load by slices */
-	uint64_t pid;                   /* process that opened it; a forked child does not give up
+	uint64_t pid;                   /* process that opened it; a forked child does not release
 	                                 * the lease */
 	uint64_t made;                  /* number of the call that opened it, see shf_call_enter;
 	                                 * identifies the handle on all ranks */

@@ -188,7 +188,7 @@ static uint64_t ino_of(const struct shf_sys *sys, int fd)
 }
 
 /* Between the read of the manifest and the open, another save of the same number may have replaced
- * the directory. If an inode is 0, the file system does not tell it, and the directory is
+ * the directory. If an inode is 0, the file system does not report it, and the directory is
  * accepted. */
 bool shf_step_find_is_same(const struct shf_step_found *found, const struct shf_sys *sys, int dir)
 {
@@ -393,7 +393,7 @@ static bool has(const struct names *l, const char *name)
 	return l->n && bsearch(&name, l->a, l->n, sizeof(*l->a), text_order);
 }
 
-/* Lists the files of a directory without an index: model.safetensors alone, or every *.safetensors
+/* Lists the files of a directory without an index: only model.safetensors, or every *.safetensors
  * file. If a file is named as shard k of n, all n shards must exist. */
 static int files_of_names(struct tell *t, const char *path, const struct names *l,
                           struct sheaf_error *err)
@@ -555,7 +555,7 @@ static int look_at_dir(const struct shf_sys *sys, const char *path, bool unverif
 	return rc;
 }
 
-/* If the path is a file, the step consists of that file alone, in its directory. */
+/* If the path is a file, the step consists of only that file, in its directory. */
 int shf_step_find_path(struct sheaf_run *run, const char *path, struct shf_buf *told,
                        struct sheaf_error *err)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds out what lies at a path: a step of this library, a Hugging Face directory, or one
- * safetensors file. Rank 0 alone reads the directory, and its result is broadcast to all ranks. */
+ * safetensors file. Only rank 0 reads the directory, and its result is broadcast to all ranks. */
 #ifndef SHF_STEP_FIND_H
 #define SHF_STEP_FIND_H
 #include "index.h"

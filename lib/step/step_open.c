@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a step: of a run by number, or any directory or file by path. Rank 0 alone finds out what
+/* Opening a step: of a run by number, or any directory or file by path. Only rank 0 finds out what
  * it is and sends the result to all ranks, so that all open the same thing even if the directory
  * changes meanwhile. Every rank then opens the directory for itself.
  *
@@ -459,8 +459,8 @@ static int open_found(struct sheaf_checkpoint *step, const struct shf_step_found
 }
 
 /* Opens what rank 0 found and encoded in `told`. rc: on rank 0 the result of its search, on other
- * ranks 0. After each part that may fail on one rank alone the ranks agree, so that the step is
- * open on all ranks or on none. [collective] */
+ * ranks 0. After each part that may fail on a single rank the ranks agree, so that the step is open
+ * on all ranks or on none. [collective] */
 static int open_encoded(struct sheaf_checkpoint *step, struct shf_buf *told, int rc,
                         struct sheaf_error *err)
 {
@@ -504,7 +504,7 @@ static int open_encoded(struct sheaf_checkpoint *step, struct shf_buf *told, int
 	return shf_agree(&step->run->team, rc, err);
 }
 
-/* Opens what rank 0 has found on a bare run, and gives up the caller's references to the run and to
+/* Opens what rank 0 has found on a bare run, and releases the caller's references to the run and to
  * *told; the step holds its own. rc: whether this rank has a step, and rank 0 has found it.
  * [collective] */
 static int open_bare(struct sheaf_checkpoint **out, struct sheaf_checkpoint *step,

@@ -124,8 +124,8 @@ int shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf 
 	return 0;
 }
 
-/* Whether the step is there, but its manifest could not be read now, so that nobody can tell
- * whether a line is about it. */
+/* Whether the step is there, but its manifest could not be read now, so that it is unknown whether
+ * a line is about it. */
 static bool is_unread(const struct shf_list *list, int64_t step)
 {
 	for (size_t i = 0; i < list->n; i++)

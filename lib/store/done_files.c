@@ -155,8 +155,8 @@ static int done_file_put(const struct telling *t, const char *kind, const struct
 	return rc < 0 ? shf_fail_io(t->err, -rc, "%s/%s", t->where, name) : 0;
 }
 
-/* Like shf_dir_sync, but never sets no_dir_fsync of the store: the folder may be on another file
- * system than the run. */
+/* Like shf_dir_sync, but never sets no_dir_fsync of the store: the folder may be on a file system
+ * other than the run's. */
 static int sync_dir(const struct telling *t, int dir)
 {
 	int rc = dir < 0 ? dir : shf_dir_fsync(t->s->sys, dir);

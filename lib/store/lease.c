@@ -16,7 +16,7 @@ int shf_lease_take(const struct shf_sys *sys, const struct shf_leased *step, int
 		rc = shf_sys_lock(sys, *lease, false);
 	else
 		*lease = -1;
-	/* If the lock fails for another reason than a prune, that is no error: the grace of a prune
+	/* If the lock fails for a reason other than a prune, that is no error: the grace of a prune
 	 * still protects the reader. */
 	if (!step->name)
 		return 0;

@@ -154,8 +154,8 @@ struct judge {
 	struct shf_store *s;
 	const struct shf_prune *p;
 	const struct shf_entry *verified;       /* NULL: no step is verified */
-	const struct shf_entry *likely;         /* verified, or else the one that would be; for
-	                                         * reasons alone */
+	const struct shf_entry *likely;         /* verified, or else the one that would be; only for
+	                                         * reasons */
 	const struct shf_entry *end;            /* oldest step of the branch of `likely` */
 	char text[200];
 };

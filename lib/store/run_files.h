@@ -83,7 +83,7 @@ void shf_clear_stage(struct shf_clear *c, const char *name, int64_t step, const 
  * without a journal, a power cut during the rename may leave both names, and then nothing in the
  * directory may be deleted. */
 bool shf_tree_is_step(struct shf_store *s, int dir, const char *name, int64_t step);
-/* Returns whether `name` under dir is missing, or is another directory than the one open as fd;
+/* Returns whether `name` under dir is missing, or is a directory other than the one open as fd;
  * false if the disk gives an error. follow: the name may be a link to it. */
 bool shf_dir_has_gone(const struct shf_sys *sys, int dir, const char *name, bool follow, int fd);
 

@@ -47,7 +47,7 @@ int shf_step_look(struct shf_store *s, int dir, const char *name, struct shf_ent
  * its files exist with their sizes. */
 int shf_step_look_at(struct shf_store *s, int64_t step, bool files, struct shf_entry *e,
                      struct sheaf_error *err);
-/* Like shf_step_look_at, by the manifest alone. */
+/* Like shf_step_look_at, but reads only the manifest. */
 int shf_step_look_briefly(struct shf_store *s, int64_t step, struct shf_entry *e,
                           struct sheaf_error *err);
 /* Returns whether the directory has no sheaf.json, and either has sheaf.sums or is empty. */

@@ -76,8 +76,8 @@ struct shf_store {
 /* Opens the run for reading, on any rank. The directory must exist (ENOENT); .sheaf need not. */
 int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *path,
                    struct sheaf_error *err);
-/* Like shf_store_open, but returns EINVAL if the folders of the run's steps are named by another
- * pattern than `folder`. NULL allows any pattern. */
+/* Like shf_store_open, but returns EINVAL if the folders of the run's steps are named by a pattern
+ * other than `folder`. NULL allows any pattern. */
 int shf_store_open_as(struct shf_store *s, const struct shf_sys *sys, const char *path,
                       const char *folder, struct sheaf_error *err);
 /* Makes rank 0 the writer: creates the directory and .sheaf if create, takes the lock within

@@ -55,7 +55,7 @@ struct serving {
 	bool mourns;                    /* a job has crashed: from now on k->died is called at the
 	                                 * end of every job */
 	bool over;                      /* STOP was received */
-	char dir[SHF_KEEP_NAME];        /* present path of the run, or "..." and its end */
+	char dir[SHF_KEEP_NAME];        /* current path of the run, or "..." and its end */
 };
 
 /* Returns the region with this name, or NULL. */
@@ -200,7 +200,7 @@ static int keeper_handle(struct serving *s, struct user *u, struct shf_keep_msg 
 	switch (m->op) {
 	case SHF_KEEP_HELLO:
 		m->run[sizeof(m->run) - 1] = '\0';
-		/* A reader may connect without naming a run: it knows the socket alone. */
+		/* A reader may connect without naming a run: it knows only the socket. */
 		if (s->k->run && (m->run[0] || m->name[0]) && strcmp(m->run, s->k->run))
 			/* The client is of another run directory: it gets the answer, then the
 			 * connection ends. */

@@ -25,7 +25,7 @@ struct shf_agent_server {
 	void (*died)(void *arg, const char *job);
 	void (*told)(void *arg, const char *text);      /* called when a client sends a message for
 	                                                 * the user */
-	void (*at)(void *arg, const char *dir);         /* called with the present path of the run
+	void (*at)(void *arg, const char *dir);         /* called with the current path of the run
 	                                                 * directory */
 	bool (*stop)(void *arg);        /* called after a signal; true: the agent exits */
 	void (*left)(void *arg);        /* called at the end: all memory is released and the socket

@@ -10,7 +10,7 @@ extern const struct shf_queue_ops shf_real_queue;
  * choose. */
 enum { SHF_CARRY_BEST, SHF_CARRY_POOL, SHF_CARRY_BUFFERED };
 struct shf_queue_how {
-	int carrier;                    /* BEST: io_uring if available; POOL: threads alone;
+	int carrier;                    /* BEST: io_uring if available; POOL: threads only;
 	                                 * BUFFERED: threads, and no direct I/O */
 	int depth;                      /* most pieces in the ring at a time */
 	size_t piece_bytes;             /* largest piece; a multiple of SHF_ALIGN */

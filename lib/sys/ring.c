@@ -48,14 +48,14 @@ struct shf_ring {
 	struct shf_queue_shared *works; /* borrowed; its lock guards the members down to the blank
 	                                 * line */
 	struct shf_parts todo;
-	pthread_cond_t pinned;          /* `have` of a pin has changed, or the ring was given up */
+	pthread_cond_t pinned;          /* `have` of a pin has changed, or the ring was abandoned */
 	struct pin pins[SHF_PINS];
 	bool pin_never;                 /* the kernel cannot change its table while requests are
 	                                 * under way */
 	bool up, refused, asleep, stop; /* the thread was started; no more parts are taken; the
 	                                 * thread sleeps in the kernel; the thread is to end */
 
-	struct io_uring uring;          /* from here on used by the thread alone, but for `wake` and
+	struct io_uring uring;          /* from here on used only by the thread, but for `wake` and
 	                                 * `thread` */
 	pthread_t thread;
 	int wake;                       /* an eventfd; wake_up writes to it */
@@ -68,7 +68,7 @@ struct shf_ring {
 	                                   * slots to be submitted again */
 };
 
-/* Sets up the ring with the flags that make it cheapest: one thread alone submits, and the kernel
+/* Sets up the ring with the flags that make it cheapest: only one thread submits, and the kernel
  * runs completions only when that thread enters it. Older kernels refuse the flags, then it is set
  * up without them. The ring's memory is not inherited by forked children. */
 static int uring_new(struct io_uring *uring, unsigned depth)
@@ -356,7 +356,7 @@ static bool ring_enter(struct shf_ring *r)
 		r->forbidden = 0;
 		return true;
 	}
-	/* EBUSY and ENOMEM pass if the ring has worked before. If it never has, it is given up. */
+	/* EBUSY and ENOMEM pass if the ring has worked before. If it never has, it is abandoned. */
 	if (rc == -EINTR || rc == -EAGAIN || (r->entered && (rc == -EBUSY || rc == -ENOMEM)))
 		return true;
 	/* A filter of system calls (seccomp) may forbid what worked before. The kernel still moves

@@ -20,7 +20,7 @@ void shf_ring_free(struct shf_ring *ring, bool ours);
 int shf_ring_push(struct shf_ring *ring, struct shf_part *part);
 /* Removes a part from the ring's list of parts, because one of its pieces has failed (Q1). */
 void shf_ring_drop(struct shf_ring *ring, struct shf_part *part);
-/* Returns whether the ring has a thread and was not given up. */
+/* Returns whether the ring has a thread and was not abandoned. */
 bool shf_ring_is_up(const struct shf_ring *ring);
 /* Asks the ring's thread to pin memory range i (sys_queue.h), or to unpin it if base is NULL.
  * Unpinning waits until the kernel has released the memory, and drops the lock meanwhile. */

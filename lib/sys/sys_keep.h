@@ -29,7 +29,7 @@ struct shf_keep_ops {
 	int (*keep_drop)(void *arg, int keep, const char *name);
 	/* Sends a message to the user that started the agent. */
 	int (*keep_message)(void *arg, int keep, const char *text);
-	/* Informs the agent of the present path of the run directory, by its descriptor dir. */
+	/* Informs the agent of the current path of the run directory, by its descriptor dir. */
 	int (*keep_at)(void *arg, int keep, int dir);
 	/* Calls item for each name that the agent keeps. If item returns non-zero it is not called
 	 * again, and its result is returned. */

@@ -22,8 +22,8 @@
 
 struct shf_task {
 	pthread_t thread;
-	bool joinable;                  /* the thread was started and is not joined; used by the
-	                                 * owner alone */
+	bool joinable;                  /* the thread was started and is not joined; used only by
+	                                 * the owner */
 	const char *cpus;               /* borrowed; NULL: any */
 	bool (*step)(void *work);
 	void *work;

@@ -20,7 +20,7 @@
 /* in place of the size of a file that does not exist or cannot be used */
 #define SHF_GONE UINT64_MAX
 /* A consumer of the verified bytes, file by file, for copying a step in the pass that verifies it.
- * [local], for a step that this process alone has open. The first finding, and the first failure of
+ * [local], for a step that only this process has open. The first finding, and the first failure of
  * put, small or keep, stops the reading of blocks and all further calls. Extra files in the
  * directory are not looked for. */
 struct shf_verify_sink {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks headers, attached files and indexes, and finds names that do not belong in the directory.
- * Files are dealt to ranks by number. Rank 0 alone lists directories, because each rank would find
+ * Files are dealt to ranks by number. Only rank 0 lists directories, because each rank would find
  * the same names. */
 #include "verify_files.h"
 #include <errno.h>
@@ -137,7 +137,7 @@ static int32_t foreign_kind(uint64_t file_bytes, const uint8_t *bytes, size_t n)
 	if (file_bytes - 8 < shf_get64(bytes))
 		return shf_get64(bytes) <= SHF_ST_HEADER_MAX ? SHEAF_FINDING_TRUNCATED
 		                                                : SHEAF_FINDING_HEADER;
-	/* The file has the whole header. Its offsets tell how long the file should be. */
+	/* The file has the whole header. Its offsets show how long the file should be. */
 	end = data_end(bytes, n);
 	if (end > UINT64_MAX - n || end + n == file_bytes)
 		return SHEAF_FINDING_HEADER;

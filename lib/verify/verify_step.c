@@ -289,7 +289,7 @@ static int verify_setup(struct shf_verify *v, struct sheaf_error *err)
 	v->got = shf_zalloc(tensors, sizeof(*v->got));
 	v->got_bytes = shf_zalloc(tensors + 1, sizeof(*v->got_bytes));
 	v->direct = shf_zalloc(files, sizeof(*v->direct));
-	/* The sizes of a foreign step are not known yet. */
+	/* The sizes of a foreign step are still unknown. */
 	v->chunk_bytes = v->step->sound ? SHF_PAGE : SHF_VERIFY_CHUNK;
 	for (uint32_t f = 0; f < files && v->step->sound; f++)
 		if (shf_verify_want(v, f) > v->chunk_bytes)
