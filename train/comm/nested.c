@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct head {                           /* what each rank tells all others first */
+struct head {                           /* what each rank sends to all others first */
 	struct tr_error verdict;
 	uint64_t nodes, described, bytes; /* of its tree; described: bytes before the arrays */
 };
@@ -129,7 +129,7 @@ static int put_tree(struct writer *w, const struct tr_nest *x, int depth)
 	return good;
 }
 
-/* Makes the bytes of the tree of this rank, and tells in *h how many they are. The caller frees
+/* Makes the bytes of the tree of this rank, and sets their number in *h. The caller frees
  * *bytes. */
 static int make_bytes(const struct tr_nest *root, struct head *h, unsigned char **bytes,
 		      struct tr_error *err)
@@ -267,7 +267,7 @@ static int get_tree(struct reader *r, struct tr_nest *x)
 
 /* ---- the broadcast ---- */
 
-/* The nodes of a received tree are behind its bytes. */
+/* The nodes of a received tree follow its bytes. */
 static void *tree_memory(const struct head *h)
 {
 	return calloc(1, aligned((size_t)h->bytes) + (size_t)h->nodes * sizeof(struct tr_nest));

@@ -43,9 +43,9 @@ struct tr_nest_tree {
 	struct tr_nest *root;
 	void *memory;                   /* owned */
 };
-/* Where a receiver wants the items of an array, such as on a device or in memory that it has. It
- * may choose by name: that of the field, or NULL. Returns NULL if there is no memory; it is not
- * called for an array without items. */
+/* Where a receiver wants the items of an array, such as on a device or in memory that it has. name
+ * is that of the field, or NULL; alloc may choose by it. alloc returns NULL if there is no memory,
+ * and is not called for an array without items. */
 struct tr_nest_memory {
 	void *(*alloc)(void *arg, const char *name, const struct tr_array *a, size_t bytes);
 	void *arg;

@@ -43,7 +43,7 @@ struct tr_ranks {
 	void (*free)(void *arg);
 	void *arg;
 };
-/* A group of this process alone. */
+/* A group of only this process. */
 void tr_ranks_alone(struct tr_ranks *g);
 void tr_ranks_free(struct tr_ranks *g);
 /* Makes the sub-group of n ranks first, first + stride, ... of g. Each rank of g calls this for a

@@ -4,8 +4,9 @@
  * because MPI counts bytes with an int.
  *
  * A rank that is late may itself wait in another group for the one that has stopped. So a rank that
- * has waited for half of its deadline tells all others for which rank, and tells them again if it
- * goes on. Such a message has no bytes. Its tag is the number of that rank and 1, or 0.
+ * has waited for half of its deadline reports to all others which rank it waits for, and reports
+ * again when it goes on. Such a message has no bytes. Its tag is the number of that rank and 1, or
+ * 0.
  *
  * A rank that has found another one lost, or cannot go on itself, sends all others the reason as a
  * message with bytes on the same communicator. They then stop waiting, too. */
@@ -31,10 +32,10 @@ struct sent {
 };
 
 /* A sub-group uses the communicator of its group with a tag of its own. Each channel of a group has
- * a tag as well, behind those of all exchanges. */
+ * a tag as well, above those of all exchanges. */
 struct mpi_ranks {
 	MPI_Comm comm, waiting;         /* waiting: for messages about who waits */
-	int *waits_for;                 /* by rank of comm; -1: it has told of none */
+	int *waits_for;                 /* by rank of comm; -1: none was reported */
 	struct tr_error *why;           /* [2]: why all must stop, if code is set; what is sent */
 	int rank, n;
 	int first, stride;              /* rank i has rank first + i * stride in comm */
@@ -98,7 +99,7 @@ static void tell(const struct mpi_ranks *m, int peer)
 			MPI_Request_free(&q);
 }
 
-/* Receives what the other ranks have told. */
+/* Receives notices of other ranks: which rank each one waits for, and why one gave up. */
 static void listen(const struct mpi_ranks *m)
 {
 	MPI_Status s;
@@ -279,7 +280,7 @@ static int wait_all(struct mpi_ranks *m, struct transfer *t, int timeout_ms,
 	return rc;
 }
 
-/* Gives up, and tells all others that this rank has no memory. */
+/* Gives up, and reports to all others that this rank has no memory. */
 static int no_memory(struct mpi_ranks *m, size_t count, struct tr_error *err)
 {
 	struct tr_error why;

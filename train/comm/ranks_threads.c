@@ -336,7 +336,7 @@ static int sent_threads(void *arg, int most, int timeout_ms, struct tr_error *er
 /* ---- exchanges in the background ---- */
 
 /* All ranks begin the same exchanges in the same order. The messages of the n-th one have a channel
- * of their own, -n. So those of an exchange that is given up are not taken for those of a later
+ * of their own, -n. So those of an exchange that is aborted are not taken for those of a later
  * one. */
 struct flow {
 	int64_t channel;

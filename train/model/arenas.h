@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory of a training on one rank: an arena for each kind. What needs memory asks for it when
- * it is made, with the pointer that is to be set. The arenas are allocated when all sizes are
- * known. A plan asks for the same memory, and never allocates it. */
+/* The memory of a job on one rank: an arena for each kind. An object asks for its memory when it is
+ * created, and passes the pointer to set. The arenas are allocated when all sizes are known. A plan
+ * asks for the same memory, and never allocates it. */
 #ifndef ARENAS_H
 #define ARENAS_H
 #include "backend.h"
@@ -27,8 +27,8 @@ struct tr_arenas {
 	int parts, room;
 	int failed;                     /* 1: the list of parts is not complete */
 };
-/* Asks for floats that are zero, and begin at a multiple of 64 bytes. *at is set by
- * tr_arenas_allocate, so it must stay where it is until then. a has been zeroed, and be set. */
+/* Asks for zeroed floats, aligned to 64 bytes. tr_arenas_allocate sets *at, so that pointer must
+ * not move before. The caller has zeroed *a and set a->be. */
 void tr_arena_ask(struct tr_arenas *a, enum tr_memory kind, int64_t items, float **at);
 /* Does the same for weights or activations, which are items of the type. */
 void tr_arena_ask_items(struct tr_arenas *a, enum tr_memory kind, int64_t items, void **at);

@@ -47,8 +47,8 @@ static const int64_t *begins_of(const struct tr_rows *rows, int64_t *n)
 	return rows->part ? rows->part : rows->begin;
 }
 
-/* Sets the mask of head h, of rows that begin with row `at`. Those of a part are numbered in the
- * sample, and their keys in the part. */
+/* Sets the mask of head h, of rows that begin with row `at`. Rows are numbered from the start of
+ * the sample, keys from the start of the part. */
 static void set_mask(struct head *x, const struct tr_rows *rows, int64_t at, int64_t h)
 {
 	const struct tr_dropout *d = rows->drop;

@@ -190,7 +190,8 @@ static void ask_for_part(struct tr_arenas *a, const struct tr_model *m, const st
 	}
 }
 
-/* The same on all ranks, because they compute the losses of these rows together. */
+/* Returns how many rows of logits are computed at once. Ranks compute their losses together, so all
+ * return the same. */
 static int64_t logits_rows(const struct tr_model *m)
 {
 	int64_t rows = LOGITS_MAX / (m->c.vocab / m->tp.ranks->n + 1) / TR_CHAIN * TR_CHAIN;

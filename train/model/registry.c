@@ -20,7 +20,7 @@ struct shape {
 	float fill;
 };
 
-/* Adds a parameter, or only counts its items if it is not present. */
+/* Adds a parameter, or only counts its items if this rank does not have it. */
 static int add(struct tr_registry *r, const char *name, const struct shape *s, int present)
 {
 	struct tr_param *p = &r->param[r->n];

@@ -49,9 +49,9 @@ struct tr_registry {
 	struct tr_param *param;
 	int n;
 	struct tr_pieces pieces;        /* of the dimensions that are cut: those of this rank */
-	/* A flat buffer of weights begins with the copy, if there is one. From item `counted` on it
-	 * has the parameters that are cut, and from item `norms` on those of which each rank of tp
-	 * has all. Padding is zero. */
+	/* A flat buffer of weights begins with the head that is a copy (see `shared`), if there is
+	 * one. From item `counted` on it has the parameters that are cut, and from item `norms` on
+	 * those of which each rank of tp has all. Padding is zero. */
 	int64_t weights, counted, norms;
 	/* One of gradients has the same items. The gradients of the norms are sums over tokens,
 	 * which are cut into pieces. Those of the first piece of this rank are at `norms`, those of

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The masks of dropout. Whether an item is dropped follows from the step, the place in the model
- * and the place in the data alone. So no mask is stored: the backward pass computes it again, and
+/* The masks of dropout. Whether an item is dropped follows only from the step, the place in the
+ * model and the place in the data. So no mask is stored: the backward pass computes it again, and
  * every layout has the same ones. */
 #ifndef DROPMASK_H
 #define DROPMASK_H
 #include "philox.h"
 
-struct tr_dropout {                     /* of a step of a training */
+struct tr_dropout {                     /* of a step of a job */
 	uint64_t seed;
 	int64_t step;
 	double rate;                    /* in the residual stream; 0: none */

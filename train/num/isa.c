@@ -131,7 +131,7 @@ static void round_check(struct check *x)
 	x->g.a.type = x->g.b.type = TR_BF16;
 }
 
-/* Computes the sums of the magnitudes of what the elements of a product are sums of. */
+/* Computes, for each element of a product, the sum of the magnitudes of its terms. */
 static void sum_magnitudes(struct check *x)
 {
 	fill_check(x);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random numbers without a state: Philox-4x32-10 of a key and a counter (Salmon et al., 2011).
- * Numbers depend on the arguments alone, so they are the same in every layout. */
+ * Numbers depend only on the arguments, so they are the same in every layout. */
 #ifndef PHILOX_H
 #define PHILOX_H
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations on rows: item by item, or sums along a row. Item i is added to lane i mod 16, and a
- * fixed tree adds the 16 lanes, so the bits of a sum depend on the row alone.
+ * fixed tree adds the 16 lanes, so the bits of a sum depend only on the row.
  *
  * struct tr_rowops works on floats. struct tr_itemops works on weights and activations, which are
  * items of a type (bf16.h) behind a pointer to void; its other operands are floats. A result is

@@ -89,7 +89,7 @@ static int64_t place_shares(struct tr_leafgrads *lg)
 	return lg->level_items = at;
 }
 
-/* Returns the number of a size of blocks, which is entered if it is new. */
+/* Returns the index of a block size, and adds it if it is new. */
 static int size_of(struct tr_leafgrads *lg, int64_t items)
 {
 	int i = 0;

@@ -43,7 +43,7 @@ struct size {                           /* of blocks: most buckets have equal si
 /* A sum over the ranks that is in the queue, and the blocks that it adds up. */
 struct reduction {
 	struct reduction *next;
-	int64_t ticket;                 /* it is complete when so many series of the queue are */
+	int64_t ticket;                 /* it is complete when this many series of the queue are */
 	int n, block[TR_TREE_NODES_MAX];
 };
 struct tr_leafgrads {

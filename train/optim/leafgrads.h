@@ -83,8 +83,8 @@ int tr_leafgrads_reduce(struct tr_leafgrads *lg, float **grad, struct tr_error *
  * complete. Between tr_leafgrads_reduce and the next step all ranks must call it for all
  * parameters, in any order. [collective] */
 int tr_leafgrads_wait(struct tr_leafgrads *lg, const struct tr_param *p, struct tr_error *err);
-/* Returns the parameter with which an update should begin: the sums of those before it are the last
- * that come. */
+/* Returns the parameter with which an update should begin: the sums of those before it arrive
+ * last. */
 int tr_leafgrads_first(const struct tr_leafgrads *lg);
 /* Returns the items of bucket i of a flat buffer of gradients that rank `rank` of n adds up if
  * there are no shares. The buckets are the embedding, the layers, the head, and the norms of one

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ZeRO 1 and 2: which items of the flat buffer of weights each rank of dp updates. It alone has
- * their moments, and with ZeRO 2 their gradients. After an update all ranks get the new weights
+/* ZeRO 1 and 2: which items of the flat buffer of weights each rank of dp updates. Only that rank
+ * has their moments, and with ZeRO 2 their gradients. After an update all ranks get the new weights
  * from the rank that has made them (weightgather.h). */
 #ifndef ZEROSHARES_H
 #define ZEROSHARES_H

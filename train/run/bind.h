@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checkpoints of a training. The files bind*.c are the only ones of the trainer that
- * know libsheaf. */
+/* The checkpoints of a job. The files bind*.c are the only ones of the trainer that know
+ * libsheaf. */
 #ifndef BIND_H
 #define BIND_H
 #include "training.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the checkpoint that a training begins with, and reads its notes and attached files. */
+/* Finds the checkpoint that a job begins with, and reads its notes and attached files. */
 #include "bindstore.h"
 
 #include <inttypes.h>
@@ -248,9 +248,9 @@ static int see_content(void *arg, const struct sheaf_item *item)
 	return 0;
 }
 
-/* Fails if the run has checkpoints behind which the training cannot save: a newer step than it
- * begins with, so that the library would refuse the first save, or those of another training. Sets
- * *on_disk to 1 if the checkpoint of the step is on the run's disk, else to 0. */
+/* Fails if the run has checkpoints after which the job cannot save: a newer step than it begins
+ * with, so that the library would refuse the first save, or those of another job. Sets *on_disk to
+ * 1 if the checkpoint of the step is on the run's disk, else to 0. */
 static int check_newest(struct tr_store *s, int64_t step, int *on_disk, struct tr_error *err)
 {
 	struct content_of_run c = { .newest = -1, .last = -1, .step = step };
@@ -425,7 +425,7 @@ int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_
 		rc = check_newest(s, p->step, &p->on_disk, err);
 	if (rc == 0 && !s->reads_only)
 		rc = check_loss(s, err);
-	/* It will be saved to the disk, with its loss. */
+	/* A checkpoint that only memory has will be saved to disk, with its loss. */
 	if (rc == 0 && p->found && !p->on_disk && !s->elsewhere)
 		read_loss(s, p);
 	if (rc == 0 && p->found && !s->foreign)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of bind.h share. They alone include sheaf.h. */
+/* What the files of bind.h share. Only they include sheaf.h. */
 #ifndef BINDSTORE_H
 #define BINDSTORE_H
 #include "bind.h"
@@ -49,6 +49,6 @@ int tr_store_fill(struct tr_store *s, uint64_t flags, struct sheaf_error *err);
 enum { TR_NOTES = 8, TR_NOTES_NEEDED = 5 };
 extern const char *const tr_store_keys[TR_NOTES];
 extern const char tr_store_isa_key[];   /* the note of kernels with bits of their own */
-extern const char tr_store_loss_key[];  /* the note of the loss of eval-data, for persons */
-extern const char tr_store_best_key[];  /* the note of loss_key of the training */
+extern const char tr_store_loss_key[];  /* the note of the loss of eval-data, for people */
+extern const char tr_store_best_key[];  /* the note of loss_key of the job */
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads small text files: the options of a training, and the config.json of a model. */
+/* Reads small text files: the options of a job, and the config.json of a model. */
 #ifndef CONFIGREAD_H
 #define CONFIGREAD_H
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory in a file: for what a training needs once in a step, such as the moments of an optimizer.
- * The kernel writes pages of it to the disk when it needs their memory. */
+/* Memory in a file: for what a job needs once in a step, such as the moments of an optimizer. The
+ * kernel writes pages of it to the disk when it needs their memory. */
 #ifndef OFFLOAD_H
 #define OFFLOAD_H
 #include <stddef.h>

@@ -56,8 +56,8 @@ static double number(const json_t *event, const char *key)
 	return text && *text && !*end ? x : NAN;
 }
 
-/* Returns whether a number can be drawn. The sums of a training do not become larger, and the
- * distance of larger ones may be infinite. */
+/* Returns whether a number can be drawn. The sums of a job do not become larger, and the difference
+ * of larger ones may be infinite. */
 static int is_drawn(double y)
 {
 	return fabs(y) <= NUMBER_MAX;
@@ -68,7 +68,7 @@ static int64_t whole(const json_t *event, const char *key)
 	return json_integer_value(json_object_get(event, key));
 }
 
-/* Returns the step of an event, or -1 if no training has such a step. */
+/* Returns the step of an event, or -1 if no job has such a step. */
 static int64_t step_of(const json_t *event)
 {
 	int64_t step = whole(event, "step");

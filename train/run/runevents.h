@@ -28,7 +28,7 @@ struct tr_runevents {
 	struct tr_resumption *resumed;
 	size_t resumed_n;
 	/* How many lines are no events, such as one that a crash has cut, or have a step that no
-	 * training makes. */
+	 * job makes. */
 	int64_t odd_lines;
 };
 

@@ -320,7 +320,7 @@ static void leave_teller_time(const struct tr_ranks *ranks, const struct tr_erro
 		nanosleep(&nap, NULL);
 }
 
-/* Returns whether this is another rank than 0. Before MPI has begun, a variable of Open MPI, PMIx
+/* Returns whether this is a rank other than 0. Before MPI has begun, a variable of Open MPI, PMIx
  * or PMI says so. */
 static int is_other_rank(void)
 {

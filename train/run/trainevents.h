@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The output of a training, which rank 0 writes: events for programs, as lines of JSON; and for
- * people, lines of text on stdout and warnings on stderr. */
+/* The output of a job, which rank 0 writes: events as JSON lines for programs; text on stdout and
+ * warnings on stderr for people. */
 #ifndef TRAINEVENTS_H
 #define TRAINEVENTS_H
 #include <jansson.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A training, or an evaluation of a checkpoint, that is running. trainstart.h makes it, trainloop.c
- * carries it out, trainsave.h saves it, and traintell.h writes its events. */
+/* A running job: a training run, or the evaluation of a checkpoint. trainstart.h makes it,
+ * trainloop.c carries it out, trainsave.h saves it, and traintell.h writes its events. */
 #ifndef TRAINJOB_H
 #define TRAINJOB_H
 #include "bind.h"

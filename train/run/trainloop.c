@@ -20,7 +20,7 @@ static int swap_average(struct tr_job *j, struct tr_error *err)
 	return rc;
 }
 
-/* Returns whether a signal asks for a save, and the present step has none yet. */
+/* Returns whether a signal asks for a save, and the current step has none yet. */
 static int must_save(const struct tr_job *j)
 {
 	return j->save_asked && j->last_saved != j->t.step;
@@ -36,8 +36,8 @@ static int ends_early(void *arg, int code, struct tr_error *err)
 }
 
 /* Computes the loss of the data of evaluations, unless a signal ends that early. If it fails, for
- * example because the data cannot be read, no step is lost: the present one is saved before the
- * training ends. */
+ * example because the data cannot be read, no step is lost: the current one is saved before the job
+ * ends. */
 static int evaluate(struct tr_job *j, struct tr_error *err)
 {
 	const struct tr_lm_halt halt = { ends_early, j };
@@ -64,7 +64,7 @@ static int evaluate(struct tr_job *j, struct tr_error *err)
 	return 0;
 }
 
-/* Evaluates the present step, unless a signal asks to stop. One that asks for a save does not wait
+/* Evaluates the current step, unless a signal asks to stop. One that asks for a save does not wait
  * for the loss: the step is saved without it, and evaluated afterwards. */
 static int evaluate_step(struct tr_job *j, struct tr_error *err)
 {

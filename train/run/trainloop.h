@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A training from its options to its end. */
+/* A job from its options to its end. */
 #ifndef TRAINLOOP_H
 #define TRAINLOOP_H
 #include "ranks.h"

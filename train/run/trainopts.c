@@ -9,8 +9,8 @@
 
 enum kind { TEXT, INTEGER, NUMBER, SWITCH, CHOICE, AXES, COUNTS };
 /* COMPUTES: the option changes what is computed, so a resume takes its value from the checkpoint if
- * it is not set. NEEDED: a training cannot do without it. OR_ZERO: 0 is below `least`, and may be
- * set, too. */
+ * it is not set. NEEDED: a job cannot do without it. OR_ZERO: 0 is below `least`, and may be set,
+ * too. */
 enum { COMPUTES = 1, NEEDED = 2, OR_ZERO = 4 };
 
 struct option {

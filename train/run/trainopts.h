@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of a training. One table has the name, type, limits, default and help of each. */
+/* The options of a job. One table has the name, type, limits, default and help of each. */
 #ifndef TRAINOPTS_H
 #define TRAINOPTS_H
 #include <stddef.h>
@@ -61,7 +61,7 @@ int tr_opts_is_list(const char *key);
 const char *tr_opts_missing(const struct tr_opts *o);
 /* Sets the options that follow from others and from the number of ranks, and checks that all fit
  * together.
- * ranks  0: it is not known yet, so only what does not depend on it is checked.
+ * ranks  0: it is still unknown, so only what does not depend on it is checked.
  * EINVAL: they do not; the message names them. */
 int tr_opts_check(struct tr_opts *o, int ranks, struct tr_error *err);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks that the options of a training fit together. */
+/* Checks that the options of a job fit together. */
 #include <inttypes.h>
 #include <string.h>
 

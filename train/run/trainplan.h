@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory that each rank of a training needs, computed without the other ranks. It does not
- * include small lists, messages between ranks, mapped files and libraries. */
+/* The memory that each rank of a job needs, computed without the other ranks. It does not include
+ * small lists, messages between ranks, mapped files and libraries. */
 #ifndef TRAINPLAN_H
 #define TRAINPLAN_H
 #include <jansson.h>

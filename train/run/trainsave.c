@@ -82,8 +82,8 @@ static int take_memory_save(struct tr_job *j, int code, const struct tr_error *e
 	return 0;
 }
 
-/* Completes the save in flight to one place, as long as that takes. Only a signal to stop, which
- * may also come meanwhile, bounds the time. */
+/* Completes the save in flight to one place, however long that takes. Only a stop signal, which may
+ * arrive meanwhile, limits the time. */
 static int complete(struct tr_job *j, enum tr_place to, int64_t *step, struct tr_error *err)
 {
 	int stops, rc;
@@ -132,7 +132,7 @@ void tr_job_finish_save(struct tr_job *j)
 		tr_warn(j->events, "the last save failed, too: %s", err.msg);
 }
 
-/* Begins a save of the present state. */
+/* Begins a save of the current state. */
 static int begin_save(struct tr_job *j, enum tr_place to, struct tr_error *err)
 {
 	struct tr_attachment files[3 + TR_MODEL_FILES_MAX] = {

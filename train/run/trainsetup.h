@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the options of a training to what they set: the model, the task, and the trainer. */
+/* Makes the model, the task and the trainer from the options of a job. */
 #ifndef TRAINSETUP_H
 #define TRAINSETUP_H
 #include "lm.h"
@@ -19,7 +19,7 @@ int tr_setup_read(struct tr_setup *s, const struct tr_opts *o, struct tr_error *
  * EINVAL: as of tr_opts_check and tr_setup_read. [local] */
 int tr_setup_check(const struct tr_opts *o, int ranks, struct tr_error *err);
 void tr_setup_release(struct tr_setup *s);
-/* Returns the options of the task, without the ranks and those of them that read. */
+/* Returns the options of the task, except its ranks, and which of them read. */
 struct tr_lm_opts tr_setup_task(const struct tr_setup *s);
 /* Returns those of evaluations. Their data is NULL if there are none. */
 struct tr_lm_opts tr_setup_eval(const struct tr_setup *s);

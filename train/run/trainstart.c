@@ -33,9 +33,9 @@ static void note_passed(void *arg, const char *checkpoint, const char *why)
 	json_array_append_new(j->passed, json_sprintf("%s: %s", checkpoint, why));
 }
 
-/* Refuses another seq than the checkpoint was trained with. The place in the data is counted in
- * samples, so with samples of another length it would be another place. If the checkpoint is in
- * another run, the training begins with the first sample instead. */
+/* Refuses a seq other than the one the checkpoint was trained with. The place in the data is
+ * counted in samples, so with samples of another length it would be another place. If the
+ * checkpoint is in another run, training begins with the first sample instead. */
 static int change_seq(struct tr_job *j, int64_t before, struct tr_error *err)
 {
 	if (j->evaluates)
@@ -307,7 +307,7 @@ static int check_data(struct tr_job *j, struct tr_error *err)
 }
 
 /* Sets the step at which the schedule of the learning rate ends. Without `steps` it is the last one
- * of the epochs, counted from the present step: earlier ones may have had another batch or other
+ * of the epochs, counted from the current step: earlier ones may have had another batch or other
  * data. */
 static void find_end(struct tr_job *j)
 {
@@ -354,8 +354,8 @@ static int begin_average(struct tr_job *j, struct tr_error *err)
 	return 0;
 }
 
-/* Sets the weights and the place in the training, from the checkpoint, or to those with which a new
- * training begins. */
+/* Sets the weights and the progress from the checkpoint, or to those with which a new job
+ * begins. */
 static int fill(struct tr_job *j, struct tr_error *err)
 {
 	int rc = tr_store_describe(j->store, &j->t, err);

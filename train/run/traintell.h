@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The events of a training, and the lines for people beside them. */
+/* The events of a job, and the lines for people beside them. */
 #ifndef TRAINTELL_H
 #define TRAINTELL_H
 #include "trainjob.h"

@@ -139,7 +139,7 @@ struct pass {
 	struct tr_trainer *t;
 	struct tr_rows rows;            /* of all of them */
 	double scale;                   /* of the losses */
-	struct tr_dropout drop;         /* of a step of a training */
+	struct tr_dropout drop;         /* of a step of a job */
 	struct tr_exact loss;
 };
 
@@ -151,8 +151,8 @@ static int64_t end_of(const struct pass *p, int64_t micro)
 	return end < p->rows.seqs ? end : p->rows.seqs;
 }
 
-/* Returns how many leaves of this rank are complete after a micro-batch. The sample behind it comes
- * next, so all leaves before that of this sample are. */
+/* Returns how many leaves of this rank are complete after a micro-batch. Samples are processed in
+ * order, so all leaves before that of the next sample are. */
 static int closed_by(const struct pass *p, int64_t micro)
 {
 	return tr_trainer_leaf(p->t, end_of(p, micro));
@@ -316,9 +316,8 @@ static struct tr_work *work_list(const struct tr_lm *lm, const struct tr_trainer
 	return calloc((size_t)tr_work_count(&pipe), sizeof(struct tr_work));
 }
 
-/* Takes the samples of this rank forward in rounds. All ranks of the job make as many, also those
- * that have fewer samples, because they agree after each round. Returns what tr_lm_evaluate
- * does. */
+/* Runs forward passes over this rank's samples in rounds. All ranks run equally many, even those
+ * with fewer samples, because they agree after each round. Returns what tr_lm_evaluate does. */
 static int evaluate_all(struct pass *p, const struct tr_lm_halt *halt, struct tr_work *list,
 			uint64_t *targets, struct tr_error *err)
 {

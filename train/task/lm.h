@@ -59,7 +59,7 @@ struct tr_lm_halt {
 	void *arg;
 };
 /* Sets *loss to the mean over the targets of one epoch that are not masked, and *tokens to their
- * number. Nothing of the training changes.
+ * number. The state of the job does not change.
  * halt  NULL: it never ends early.
  * Returns 1 if it has ended early. ENAN: the loss is not a number. EINVAL: all targets are masked.
  * [collective] */

@@ -28,7 +28,7 @@ static int channel(int part, int backward)
 }
 
 /* Returns the size of a message with an output of the model, or its gradient. It is never 0,
- * because an empty message tells the receiver that its sender has failed.
+ * because an empty message means that its sender has failed.
  * rows  NULL: the largest size */
 static size_t bytes_of(const struct pipeline *p, const struct tr_work *w,
 		       const struct tr_rows *rows)

@@ -11,8 +11,8 @@ struct tr_phases {
 	int (*rows)(void *arg, int64_t micro, int backward, struct tr_rows *rows,
 		    struct tr_error *err);
 	/* Computes the loss from the output of the last part, with tr_model_loss. It is called
-	 * before the backward pass of that part, with grad; in a list of forward passes alone,
-	 * after the forward pass, without grad. */
+	 * before the backward pass of that part, with grad; in a list of only forward passes, after
+	 * the forward pass, without grad. */
 	int (*loss)(void *arg, int slot, const struct tr_rows *rows, int grad,
 		    struct tr_error *err);
 	/* All backward passes of a micro-batch in this stage are done. NULL: it does not matter. */

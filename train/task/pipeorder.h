@@ -14,7 +14,7 @@ enum tr_order {
 	/* As 1F1B, but with several parts in each stage, between which the stages take turns. A
 	 * stage waits for less time at the beginning and the end of a step. */
 	TR_ORDER_INTERLEAVED,
-	/* Forward passes alone. */
+	/* Only forward passes. */
 	TR_ORDER_FORWARD
 };
 struct tr_pipe {

@@ -26,7 +26,7 @@ struct tr_rowfeed {
 	uint64_t hash;                  /* tr_tokenfile_hash */
 };
 
-/* Opens the token file on the ranks that read, and tells the others what it contains. The feed
+/* Opens the token file on the ranks that read, and sends the others what it contains. The feed
  * needs tr_rowfeed_close also after an error, which all ranks have alike. [collective] */
 int tr_rowfeed_open(struct tr_rowfeed *f, const struct tr_rowfeed_opts *o, struct tr_error *err);
 void tr_rowfeed_close(struct tr_rowfeed *f);
