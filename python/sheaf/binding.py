@@ -81,7 +81,7 @@ class Library:
         for n, fields in self.fields.items():
             if fields:
                 self.structs[n]._fields_ = [(f, self.type_of(k)) for f, k in fields.items()]
-        self.prove_layout()
+        self.check_layout()
         self.functions = {f["name"]: f for f in self.abi["functions"] if f["library"] == name}
 
     def __getattr__(self, name: str) -> Any:
@@ -125,7 +125,7 @@ class Library:
             return self.type_of(to)
         return ctypes.c_char_p if is_text(kind) else ctypes.POINTER(self.type_of(to))
 
-    def prove_layout(self) -> None:
+    def check_layout(self) -> None:
         """Checks that sizes and offsets of ctypes are those of the compiler."""
         for name, s in self.described.items():
             made = self.structs[name]

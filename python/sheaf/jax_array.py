@@ -57,7 +57,7 @@ class Loaded(Split):
 
     def __init__(self, x: Any, sharding: Any) -> None:
         super().__init__("jax", *stored_of(x), tuple(x.shape))
-        prove_width(dtypes.module("numpy").dtype(x.dtype))
+        check_width(dtypes.module("numpy").dtype(x.dtype))
         self.x, self.sharding = x, sharding
         self.held: dict[tuple[Any, ...], tuple[Any, Box]] = {}
 
@@ -101,7 +101,7 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> Any:
     return whole[at:at + n].view(dtype).reshape(shape)
 
 
-def prove_width(dtype: Any) -> None:
+def check_width(dtype: Any) -> None:
     """Raises if JAX would truncate 64-bit values to 32 bits, which it does by default."""
     jax = dtypes.module("jax")
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
@@ -135,7 +135,7 @@ def loaded(x: Any) -> Optional[Split]:
 def made(x: Any, what: str) -> Any:
     """A new array on the default device."""
     try:
-        prove_width(x.dtype)
+        check_width(x.dtype)
     except NoType as e:
         raise NoType("%s: %s" % (what, e)) from None
     return dtypes.module("jax").numpy.asarray(x)

@@ -164,7 +164,7 @@ class CheckpointManager(Own):           # type: ignore[misc]
                          sd_adapter=sd_adapter, base_folder=base_folder)
         if not self.enable:
             return
-        self.prove()
+        self.check_settings()
         self.model = model_parts[0] if len(model_parts) == 1 else Parts(model_parts)
         self.background = config.async_mode != "disabled"
         self.memory_every, self.keep = config.memory_every, config.keep_latest_k
@@ -174,7 +174,7 @@ class CheckpointManager(Own):           # type: ignore[misc]
         """Does nothing, in place of the base class: only all ranks together can close the run, and
         they do not collect garbage at the same time."""
 
-    def prove(self) -> None:
+    def check_settings(self) -> None:
         """Raises ValueError for a setting that is not supported."""
         if "://" in self.folder:
             raise ValueError("checkpoint.folder=%s: Sheaf writes to file systems alone; mount the "

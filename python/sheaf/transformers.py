@@ -62,7 +62,7 @@ def use(trainer: T, *, background: Optional[bool] = None, **opts: Any) -> T:
         raise ValueError("sheaf.transformers.use: the Trainer of transformers %s has no %s; 5.24 "
                          "has it" % (importlib.import_module("transformers").__version__, lacks[0]))
     given: Any = trainer
-    prove(given)
+    check_trainer(given)
     if isinstance(given, Checkpoints):
         raise ValueError("sheaf.transformers.use: this trainer uses Sheaf already")
     given.sheaf = Session(background, opts)
@@ -70,7 +70,7 @@ def use(trainer: T, *, background: Optional[bool] = None, **opts: Any) -> T:
     return trainer
 
 
-def prove(trainer: Any) -> None:
+def check_trainer(trainer: Any) -> None:
     """Raises ValueError for a setting that Sheaf cannot support."""
     args = trainer.args
     plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)

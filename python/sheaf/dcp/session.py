@@ -136,7 +136,7 @@ class Session:
             raise
         return self.run
 
-    def prove_ranks(self, plans: Optional[int], alone: bool) -> None:
+    def check_ranks(self, plans: Optional[int], alone: bool) -> None:
         """Checks that DCP has the ranks of the session: others would never arrive. [local]"""
         if plans is not None and not alone and plans != dist.get_world_size(self.process_group):
             raise error("EINVAL", "%s: DCP saves on %d ranks, and the writer has a process_group "

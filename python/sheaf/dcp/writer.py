@@ -207,7 +207,7 @@ class Writer(StorageWriter, AsyncStager):
             found = contents(planner)
         except Exception as e:
             problem = e
-        session.prove_ranks(plans, alone)
+        session.check_ranks(plans, alone)
         session.open(alone, False)
         session.save(found, problem, self.number)
 

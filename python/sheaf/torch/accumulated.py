@@ -44,7 +44,7 @@ def keeps_gradients(m: nn.Module) -> bool:
         hasattr(m, "_get_fsdp_state")
 
 
-def prove(step: Any, modules: Iterable[nn.Module]) -> None:
+def check_accumulated(step: Any, modules: Iterable[nn.Module]) -> None:
     """Raises sheaf.Invalid if these modules show that they accumulate gradients."""
     for m in modules:
         why = waiting(m)

@@ -17,7 +17,7 @@ def is_time(timeout: Any) -> bool:
     return timeout is None or isinstance(timeout, (int, float)) and 0 < timeout < 1e9
 
 
-def prove_arguments(keep_last: Any, keep_every: Any, best: Any, agent: Any, memory_every: Any,
+def check_arguments(keep_last: Any, keep_every: Any, best: Any, agent: Any, memory_every: Any,
                     disk_every: Any, timeout: Any, store_dtype: Any, measure: Any) -> None:
     """Raises ValueError or TypeError for an argument that makes no sense."""
     for name, n, least in (("keep_last", keep_last, 0), ("keep_every", keep_every, 0),
@@ -42,7 +42,7 @@ def prove_arguments(keep_last: Any, keep_every: Any, best: Any, agent: Any, memo
                          % (timeout,))
 
 
-def prove_path(path: Any) -> str:
+def check_path(path: Any) -> str:
     """The folder of the run. ValueError: the path means a step, or what another program wrote."""
     text: str = os.fspath(path)
     run, number = split(text)
@@ -56,7 +56,7 @@ def prove_path(path: Any) -> str:
     return text
 
 
-def prove_files(files: Mapping[str, bytes]) -> None:
+def check_files(files: Mapping[str, bytes]) -> None:
     """Raises ValueError if a further file has the name of one that each checkpoint has."""
     for name in files:
         if OWN.fullmatch(name):

@@ -23,7 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..errors import Error
 from ..run import Save
-from .accumulated import Watched, keeps_gradients, prove
+from .accumulated import Watched, check_accumulated, keeps_gradients
 from .devices import flat
 from .loading import sentence
 from .optimizer import Optimizer
@@ -185,14 +185,14 @@ class Background:
         self.pending.append(pending)
         return pending
 
-    def prove(self, step: Any, tracked: Tracked) -> None:
+    def check_step(self, step: Any, tracked: Tracked) -> None:
         """Raises sheaf.Invalid if a save is seen to be between micro-batches, and warns if it only
         seems so."""
         if self.seen != tracked.listed:         # looked at anew when the items were
             self.seen = tracked.listed
             self.wrappers = [m for model in tracked.models for m in model.given.modules()
                              if keeps_gradients(m)]
-        prove(step, self.wrappers)
+        check_accumulated(step, self.wrappers)
         if len(tracked.optimizers) == 1 and not tracked.parts.get("scaler"):
             self.watched.look(step, tracked.optimizers[0].optimizer)
 

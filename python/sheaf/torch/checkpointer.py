@@ -20,7 +20,7 @@ from ..binding import error, library
 from ..errors import Error, Lost, NotFound, NotYet
 from ..group import Alone, Group
 from ..run import LATEST, Path, Run, Save, State, number_of, options
-from .arguments import bad_step, is_time, prove_arguments, prove_files, prove_path
+from .arguments import bad_step, check_arguments, check_files, check_path, is_time
 from .background import LEAVE_SECONDS, Background, remember
 from .leaving import Leaving, finish
 from .loading import ADAM, Loaded, Loading, failing, findings, sentence, tell_newer
@@ -115,11 +115,11 @@ class Checkpointer:
         self.shown: Optional[Progress] = None
         problem: Optional[BaseException] = None     # with the arguments of this rank
         try:
-            prove_arguments(keep_last, keep_every, best, agent, memory_every, disk_every, timeout,
+            check_arguments(keep_last, keep_every, best, agent, memory_every, disk_every, timeout,
                             store_dtype, measure)
-            self.path = prove_path(path)
+            self.path = check_path(path)
             self.files = dict(files or {})
-            prove_files(self.files)
+            check_files(self.files)
             self.tracked = Tracked(store_dtype)
             opts.update(best_options(best), keep_last=keep_last or 0, keep_every=keep_every or 0)
             self.stages_all = not opts.get("bytes_max")
@@ -282,7 +282,7 @@ class Checkpointer:
                 raise problem
             number = number_of(step)
             notes = noted(metrics)
-            self.background.prove(step, self.tracked)
+            self.background.check_step(step, self.tracked)
             state = self.lists.state(self.tracked, self.plan)
             digest = self.tracked.layout_digest()
         except BaseException as e:

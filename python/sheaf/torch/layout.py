@@ -159,23 +159,23 @@ def plain(t: torch.Tensor) -> torch.Tensor:
 
 
 # Meshes on which this rank is known to have one place, by id(): hashing a mesh would take longer.
-_proved: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_checked: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
-def prove_place(mesh: Any, where: Sequence[int]) -> None:
+def check_place(mesh: Any, where: Sequence[int]) -> None:
     """Refuses a mesh whose ranks do not ascend in each dimension, such as DeviceMesh([1, 0]).
 
     For such a mesh torch splits and gathers tensors by the rank in the group of a dimension, but
     computes offsets by the coordinate in the mesh, so it is undefined which box this rank has.
     """
-    if _proved.get(id(mesh)) is mesh:
+    if _checked.get(id(mesh)) is mesh:
         return
     in_groups = [mesh.get_local_rank(i) for i in range(mesh.ndim)]
     if list(where) != in_groups:
         raise Unsupported("its mesh %s has ranks that do not ascend: this rank is at %s of the "
                           "mesh, and at %s of the groups by which torch cuts tensors; make the "
                           "mesh of ascending ranks" % (mesh, tuple(where), tuple(in_groups)))
-    _proved[id(mesh)] = mesh
+    _checked[id(mesh)] = mesh
 
 
 def layout(t: torch.Tensor) -> Layout:
@@ -194,7 +194,7 @@ def layout(t: torch.Tensor) -> Layout:
     where: Optional[Sequence[int]] = mesh.get_coordinate()
     if where is None:                   # this rank is not in the mesh of the tensor
         return Layout(shape, DTYPES[local.dtype], (), tuple(local.stride()), local)
-    prove_place(mesh, where)
+    check_place(mesh, where)
     dims = held(shape, t.placements, [mesh.size(i) for i in range(mesh.ndim)], where)
     have = tuple(sum(stop - first for first, stop in r) for r in dims)
     if local.numel() == 0 and 0 in have:

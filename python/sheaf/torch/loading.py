@@ -164,7 +164,7 @@ class Loading:
             if self.strict:
                 names = anywhere(ckpt.group, names, ckpt.timeout)
         if self.strict and names is not None:
-            self.restore.prove_extra(names)
+            self.restore.check_extra(names)
         state = self.plan.update(self.restore.items)
         self.plan.fill()                # what the load leaves as it is stays so
         return state

@@ -136,13 +136,13 @@ class Optimizer:
         for placed, p in self.params():
             for key, value in state.get(p, {}).items():
                 if isinstance(value, torch.Tensor):
-                    self.prove(placed[0].name, key, p, value)
+                    self.check_value(placed[0].name, key, p, value)
                     found += items_of(placed, STORED.get(key, key), p, value)
                 else:
                     self.others += [(x.name, p, key) for x in placed]
         return found
 
-    def prove(self, name: str, key: str, p: torch.Tensor, value: torch.Tensor) -> None:
+    def check_value(self, name: str, key: str, p: torch.Tensor, value: torch.Tensor) -> None:
         """Checks that another layout can load its part of a value."""
         if not KEY.fullmatch(key) or key in OURS:
             raise Unsupported("the optimizer's state %r of %s has no name in a checkpoint"
@@ -255,7 +255,7 @@ class Optimizer:
                     self.local.state[p].update(values)
         self.pending = {}
 
-    def prove_groups(self, stored: Sequence[Group], strict: bool) -> None:
+    def check_groups(self, stored: Sequence[Group], strict: bool) -> None:
         """Each group must have been stored: accept() finds its options then."""
         known = [id(group) for group, _ in self.matched(stored)]
         for group in self.optimizer.param_groups:

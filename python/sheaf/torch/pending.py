@@ -167,7 +167,7 @@ class Pending:
         except Error as e:
             log.debug("step %d: at its gate: %s", self.step, e)
 
-    def prove_process(self) -> None:
+    def check_process(self) -> None:
         """Raises sheaf.Invalid in a forked process, in which no thread works on the save."""
         if self.pid != os.getpid():
             raise error("EINVAL", "step %d: this process was forked while the save was in flight, "
@@ -175,7 +175,7 @@ class Pending:
 
     def done(self) -> bool:
         """Whether the outcome is known. Never waits; other ranks may learn the outcome later."""
-        self.prove_process()
+        self.check_process()
         with self.lock:
             if self.save is None:
                 return True
@@ -228,7 +228,7 @@ class Pending:
 
         Returns False if it is too late: the checkpoint exists, or is being published.
         """
-        self.prove_process()
+        self.check_process()
         with self.lock:
             if self.save is None:
                 return False

@@ -50,7 +50,7 @@ class Placed:
         dtype = DTYPES[local.dtype]
         if self.flat is None:
             for b in self.boxes:
-                prove_box(b, self.shape, local)
+                check_box(b, self.shape, local)
             return Layout(self.shape, dtype, self.boxes, tuple(local.stride()), local)
         first, count, origin = self.flat
         if not local.is_contiguous():
@@ -93,7 +93,7 @@ def index_of(box: Box, local: torch.Tensor) -> Optional[Shape]:
     return tuple(index) if inside and not rest else None
 
 
-def prove_box(box: Box, shape: Shape, local: torch.Tensor) -> None:
+def check_box(box: Box, shape: Shape, local: torch.Tensor) -> None:
     """Raises Unsupported unless the box is inside the stored tensor, and inside the local one."""
     if not len(box.start) == len(box.count) == len(shape) or \
             any(a < 0 or n < 0 or a + n > whole

@@ -36,7 +36,7 @@ class Wanted:
         return self(part) or any(fnmatch.fnmatchcase(part, p.partition("/")[0])
                                  for p in self.patterns or ())
 
-    def prove(self, parts: Iterable[str], names: Mapping[str, Iterable[str]]) -> None:
+    def check_patterns(self, parts: Iterable[str], names: Mapping[str, Iterable[str]]) -> None:
         """Each pattern must mean something. Raises sheaf.Invalid.
 
         parts  what can be loaded as a whole
@@ -71,7 +71,7 @@ def tie_as_stored(items: list[Item], model: Mapping[str, Tensor]) -> None:
             i.name = root
 
 
-def prove_ties(items: list[Item], model: Mapping[str, Tensor], wanted: Wanted) -> None:
+def check_ties(items: list[Item], model: Mapping[str, Tensor], wanted: Wanted) -> None:
     """Raises sheaf.Mismatch if two names are one tensor here, and two in the checkpoint."""
     for i in items:
         mine, first = model.get(i.name), model.get(i.tied_to or "")

@@ -34,7 +34,7 @@ from .layout import Unsupported
 from .model import Item, Model
 from .optimizer import FAMILY, Group, Optimizer, groups_of
 from .placed import Parts, Placed
-from .sources import Wanted, from_stored, prove_ties
+from .sources import Wanted, check_ties, from_stored
 
 log = logging.getLogger("sheaf")
 GROUPS, TRAINER = "param_groups", "trainer"
@@ -129,17 +129,17 @@ class Tracked:
         """All tensors as they are now: those of models first, then those of optimizers."""
         self.listed += 1
         found = self.weights()
-        self.prove_optimizers()
+        self.check_optimizers()
         self.spans = []
         for o in self.optimizers:
             before = len(found)
             found += o.items()
             self.spans.append(range(before, len(found)))
-        prove_names(found)
+        check_names(found)
         self.ids = [id(i.tensor if i.owner is None else i.owner) for i in found]
         return found
 
-    def prove_optimizers(self) -> None:
+    def check_optimizers(self) -> None:
         """Refuses a parameter of two optimizers: names and groups would be ambiguous."""
         owner: dict[int, Optimizer] = {}
         for o in self.optimizers if len(self.optimizers) > 1 else ():
@@ -246,24 +246,24 @@ class Tracked:
         for t in checkpoint.tensors():
             stored.setdefault(t.family, {})[t.name] = t
         weights = self.weights()
-        prove_names(weights)
+        check_names(weights)
         if strict:
-            prove_ties(weights, stored.get("model", {}), wanted)
+            check_ties(weights, stored.get("model", {}), wanted)
         items = from_stored(weights, stored, wanted)
         self.name_as_stored(stored.get("model", {}))
         restore = Restore(self, wanted, strict)
         restore.read(checkpoint, rank, ranks)
-        restore.prove(stored)
+        restore.check_wanted(stored)
         if wanted.some("optimizer") and self.optimizers:
             there = stored.get(FAMILY, {})
             if not there and not restore.groups and strict:
                 raise error("ELAYOUT", "the checkpoint has no state of an optimizer; only='model' "
                             "loads the weights alone")
             tensors = {n: (t.dtype, t.shape) for n, t in there.items() if wanted(FAMILY, n)}
-            self.prove_optimizers()
+            self.check_optimizers()
             for o in self.optimizers:
                 if restore.groups and wanted(FAMILY):
-                    o.prove_groups(restore.groups, strict)
+                    o.check_groups(restore.groups, strict)
                 items += [i for i in o.prepare(tensors) if wanted(i.family, i.name)]
         restore.items = items
         for item in restore.items:
@@ -271,7 +271,7 @@ class Tracked:
         return restore
 
 
-def prove_names(items: list[Item]) -> None:
+def check_names(items: list[Item]) -> None:
     """Raises Unsupported if two tensors have one name."""
     seen: dict[tuple[str, str], torch.Tensor] = {}
     for i in items:
@@ -314,10 +314,10 @@ class Restore:
                 self.extra.update(value["extra_state"])
                 self.parts.update(value["parts"])
         if self.strict:
-            self.prove_documents()
+            self.check_documents()
         self.read_rank(rank, ranks)
 
-    def prove_documents(self) -> None:
+    def check_documents(self) -> None:
         """Objects and extra state must be the same. Raises sheaf.Mismatch."""
         tracked = self.tracked.parts
         for what in sorted({*tracked, *(self.parts if self.wanted.patterns is None else ())}):
@@ -330,13 +330,13 @@ class Restore:
                 raise error("ELAYOUT", "model/%s is extra state of a module, which the checkpoint "
                             "lacks (strict=False leaves it as it is)" % n)
 
-    def prove_extra(self, names: set[str]) -> None:
+    def check_extra(self, names: set[str]) -> None:
         """A rank must track each extra state; `names` are those of all. Raises sheaf.Mismatch."""
         for n in sorted(self.extra.keys() - names if self.wanted.patterns is None else ()):
             raise error("ELAYOUT", "model/%s is stored, and is extra state of no module of any "
                         "rank (strict=False loads without it)" % n)
 
-    def prove(self, stored: Mapping[str, Mapping[str, Tensor]]) -> None:
+    def check_wanted(self, stored: Mapping[str, Mapping[str, Tensor]]) -> None:
         """What shall be loaded alone must be there. The same on all ranks, for a pattern may mean
         what only some of them hold. Raises sheaf.Invalid."""
         parts = {"rng", *self.tracked.parts, *(f for f in ("model", FAMILY) if f in stored)}
@@ -350,7 +350,7 @@ class Restore:
         if not self.strict:             # what the checkpoint lacks may be named as well
             names["model"].update(x.name for m in self.tracked.models
                                   for placed in m.parameters().values() for x in placed)
-        self.wanted.prove(parts, names)
+        self.wanted.check_patterns(parts, names)
 
     def read_rank(self, rank: int, ranks: int) -> None:
         """Reads what was stored for this rank, or the one that takes its place."""
