@@ -65,7 +65,7 @@ def start(path: Path, *options: str) -> None:
 def started(path: Path, folder: Optional[str] = None) -> bool:
     """Starts the agent of a run if it can; otherwise logs why not. [local]
 
-    Without an agent the training continues, and its saves to memory alone are left out.
+    Without an agent the training continues, and its memory-only saves are left out.
     """
     try:
         start(path, *(["--folder", folder] if folder else []))

@@ -31,7 +31,7 @@ SIGNED: dict[int, Any] = {1: ctypes.c_int8, 2: ctypes.c_int16, 4: ctypes.c_int32
                           8: ctypes.c_int64}
 UNSIGNED: dict[int, Any] = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32,
                             8: ctypes.c_uint64}
-TOLD = "what a Python callback raised"  # begins the message that C gets
+RAISED = "what a Python callback raised"        # prefix of the message passed to C
 
 
 def is_text(kind: Kind) -> bool:
@@ -236,7 +236,7 @@ class Library:
     def tell(self, error: Any, e: BaseException) -> None:
         error.code = self.constants["SHEAF_EFAILED"]
         error.rank = -1
-        text = "%s: %s: %s" % (TOLD, type(e).__name__, e)
+        text = "%s: %s: %s" % (RAISED, type(e).__name__, e)
         error.msg = text.encode(errors="replace")[:499]
 
     def callback(self, struct: str, field: str, function: Callable[..., Any]) -> Any:

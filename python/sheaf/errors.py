@@ -104,13 +104,14 @@ class Failed(Error):
 
 
 class End(Error, IndexError):
-    """EEND: a list has no item of that index."""
+    """EEND: a list has no item at that index."""
 
 
 def sentence(e: BaseException) -> str:
     """The message of an exception for other ranks, with its type unless it is one of this package.
 
-    It has at most 400 characters. What has no UTF-8, as in names of files, becomes "?".
+    It has at most 400 characters. Characters that UTF-8 cannot encode, as in file names, become
+    "?".
     """
     text = str(e) if isinstance(e, Error) else "%s: %s" % (type(e).__name__, e)
     return text[:400].encode(errors="replace").decode()

@@ -201,7 +201,7 @@ def paddle_distributed(*, node: int = 0) -> Group:
 
 
 class Mpi4py:
-    """The operations of a communicator of mpi4py, of which the group has a copy of its own.
+    """Group operations on a duplicate of an mpi4py communicator.
 
     They poll, with pauses that grow to 1 ms, so that a time limit can be kept.
     """

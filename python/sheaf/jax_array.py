@@ -13,7 +13,7 @@ from . import dtypes, memory
 from .memory import NoType, Unfit
 from .parts import Box, Split
 
-ALIGN = 64                              # what JAX takes over without a copy starts at a multiple
+ALIGN = 64                              # JAX adopts memory without a copy only at multiples of this
 
 
 def is_key(x: Any, jax: Any) -> bool:
@@ -155,7 +155,7 @@ def key_parts(x: Any) -> Optional[tuple[str, Any]]:
 
 
 def keys(impl: str, data: Any) -> Any:
-    """An array of keys from its numbers. Numbers that are no array of JAX stay numbers."""
+    """An array of keys from its numbers. Numbers that are not a JAX array stay numbers."""
     jax = dtypes.loaded("jax")
     if jax is None or not isinstance(data, jax.Array):
         return data

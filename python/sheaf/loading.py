@@ -487,7 +487,7 @@ def give_list(target: Any, made: list[Callable[[], Any]]) -> Callable[[], Any]:
 
 def give_record(target: Any, record: parts.Fields, made: Callable[[], list[Any]]
                 ) -> Callable[[], Any]:
-    """What makes a record of values, unless they are those that it has."""
+    """Returns a function that makes a record of the values, or keeps target if it has them."""
     def give() -> Any:
         values = made()
         same = all(a is b for a, (_, b) in zip(values, record[0]))

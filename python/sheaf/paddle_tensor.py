@@ -138,7 +138,7 @@ class Meeting:
                     end.settimeout(SECONDS)
                     if received(end, len(token)) == token.encode():
                         self.ends.append(end)
-                    else:               # somebody who is no rank of this job
+                    else:               # not a rank of this job
                         end.close()
         for end in self.ends:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -186,8 +186,8 @@ class PaddleDistributed:
         self.paddle, self.numpy = dtypes.module("paddle"), dtypes.module("numpy")
         self.dist = self.paddle.distributed
         self.rank, self.ranks = self.dist.get_rank(), self.dist.get_world_size()
-        # That of init_parallel_env, if it is gloo: a second one sometimes fails in Paddle 3.3 (a
-        # connection is refused).
+        # Uses init_parallel_env's group if it is gloo: making a second one sometimes fails in
+        # Paddle 3.3 (connection refused).
         self.group = self.dist.get_group(0)
         if self.dist.get_backend(self.group).upper() != "GLOO":
             self.group = self.dist.new_group(list(range(self.ranks)), backend="gloo")

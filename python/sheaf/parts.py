@@ -80,7 +80,7 @@ class Split:
         return "%s of shape %s" % (self.special or self.dtype, self.shape)
 
     def key(self) -> Optional[tuple[Any, ...]]:
-        """Equal for two that are the same items of the same memory; None: that is not known."""
+        """Equal for two that are the same items of the same memory; None: that is unknown."""
         if not self.single or not all(m.address for m, _ in self.boxes()):
             return None
         return (self.shape, *((m.key(), start) for m, start in self.boxes()))

@@ -34,7 +34,7 @@ def flags_of(c: Library, prefix: str, wanted: dict[str, bool]) -> int:
 
 @functools.lru_cache(maxsize=None)
 def dtype_number(name: str) -> int:
-    """The number of a stored type; 0: there is none of that name."""
+    """The number of a stored type; 0: none has that name."""
     return int(library().sheaf_dtype_from_name(name.encode()))
 
 
@@ -327,7 +327,7 @@ class Save(Handle):
         self.c.call("sheaf_save_submit", self.pointer)
 
     def result(self, timeout: Optional[float] = None) -> None:
-        """Waits for the outcome of a submitted save. sheaf.NotYet: it is not known yet.
+        """Waits for the outcome of a submitted save. sheaf.NotYet: it is still unknown.
         [any thread]"""
         self.c.call("sheaf_save_result", self.pointer, milliseconds(timeout))
 

@@ -67,7 +67,7 @@ def save(path: Path, tree: Any, *, group: Optional[Group] = None, step: Optional
         except BaseException as e:
             if group is None:
                 raise
-            problem = e                 # the other ranks are told in begin
+            problem = e                 # begin reports it to the other ranks
             state = before.failing(sentence(e))
         with Run(where, group, create=True, timeout=timeout, **opts) as run:
             if number is None:          # no rank publishes before all of them are in begin
@@ -98,7 +98,7 @@ def describe(state: State, made: tree.Encoder) -> None:
 
 def commit(begun: Save, attached: Mapping[str, bytes], notes: Mapping[str, str],
            group: Optional[Group]) -> None:
-    """Attaches files and notes, and commits. If that fails here, the save is given up on all
+    """Attaches files and notes, and commits. If that fails here, the save is aborted on all
     ranks."""
     problem: Optional[BaseException] = None
     try:

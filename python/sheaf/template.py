@@ -222,7 +222,7 @@ class Template:
         return [next(ones if t else twos) for t in self.torch]
 
     def again(self, tree: Any, unsupported: Unsupported) -> Optional[bytes]:
-        """Gives the state the memory of another tree, and returns the document of that.
+        """Gives the state the memory of another tree, and returns that tree's document.
 
         None: it has another layout. TypeError, ValueError: a value cannot be stored.
         """

@@ -72,7 +72,7 @@ class Parts(nn.Module):
 
 
 class Weights(nn.Module):
-    """Tensors by their names, for a checkpoint that has the weights alone."""
+    """Tensors by their names, for a checkpoint that has only the weights."""
 
     def __init__(self, tensors: Mapping[str, Any], dtype: torch.dtype) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class CheckpointManager(Own):           # type: ignore[misc]
         theirs = self._find_load_step()
         if found is not None and (step != -1 or theirs <= found):
             assert ckpt is not None
-            # torchtitan, too, loads the weights alone of step 0.
+            # torchtitan, too, loads only the weights of step 0.
             self.load_from(ckpt, found, found == 0)
             self.loaded = found
             return True
@@ -295,7 +295,7 @@ class CheckpointManager(Own):           # type: ignore[misc]
         return True
 
     def _save_last_step(self, curr_step: int) -> None:
-        """Saves everything, or the weights alone: in export_dtype, under the names of torchtitan or
+        """Saves everything, or only the weights: in export_dtype, under the names of torchtitan or
         of Hugging Face. When it returns, the checkpoint is durable."""
         ckpt = self.opened()
         assert ckpt is not None
@@ -325,7 +325,7 @@ class CheckpointManager(Own):           # type: ignore[misc]
 
     def _close(self) -> None:
         """Waits for all saves, and closes the run. While an exception is handled, it closes the run
-        on this rank alone, because other ranks may not come here."""
+        only on this rank, because other ranks may not come here."""
         ckpt, self.ckpt = self.ckpt, None
         pending, self.save_future, self.staged = self.save_future, None, None
         e = sys.exc_info()[1]

@@ -204,7 +204,7 @@ class Session:
         folder = os.path.join(output, "checkpoint-%d" % step)
         if state is None:
             raise ValueError("%s has no %s: it was not saved by a Trainer" % (folder, STATE))
-        if not os.path.exists(os.path.join(folder, STATE)):     # it is in memory alone
+        if not os.path.exists(os.path.join(folder, STATE)):     # it is only in memory
             folder = os.path.join(spare, "checkpoint-%d" % step)
             os.mkdir(folder)
             with open(os.path.join(folder, STATE), "wb") as f:

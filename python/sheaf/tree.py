@@ -359,7 +359,7 @@ def parse(data: bytes, what: str = FILE, form: str = FORMAT) -> Any:
 
 
 class Outside(Exception):
-    """An exception of a codec, which is no fault of the document."""
+    """An exception of a codec, which is not a fault of the document."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

@@ -110,7 +110,7 @@ class Contents(tree.Encoder):
         self.whole.append(Item(family, name, local, tied_to=self.tie(family, name, local)))
 
     def tie(self, family: str, name: str, t: torch.Tensor) -> Optional[str]:
-        """The name of a tensor that is the same memory: its bytes are stored once."""
+        """The name of a tensor that has the same memory: its bytes are stored once."""
         local = local_of(t)
         if local.numel() == 0:
             return None
@@ -120,7 +120,7 @@ class Contents(tree.Encoder):
         return first if first != name else None
 
     def tensor(self, found: Memory, place: Path) -> Any:
-        """A tensor that is none of torch, such as an array of NumPy, or long bytes."""
+        """A tensor not of torch, such as an array of NumPy, or long bytes."""
         if found.strides is not None:
             dense = found.owner.copy()
             return super().node(dense, place)

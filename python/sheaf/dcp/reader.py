@@ -126,7 +126,7 @@ class Reader(StorageReader):
         return done
 
     def group(self, ranks: int) -> Optional[Group]:
-        """A group of the ranks that load; None: this process alone. [collective]"""
+        """A group of the ranks that load; None: only this process. [collective]"""
         if ranks == 1 or not dist.is_initialized():
             return None
         pg = self.process_group
@@ -201,7 +201,7 @@ class Reader(StorageReader):
                 continue
             value = names.value(checkpoint, r.storage_index.fqn)
             if not isinstance(planner, DefaultLoadPlanner) or overridden(planner, ("load_bytes",)):
-                data = io.BytesIO()     # that planner wants what torch.save makes, in memory
+                data = io.BytesIO()     # this planner expects torch.save's bytes, in memory
                 torch.save(value, data)
                 data.seek(0)
                 planner.load_bytes(r, data)

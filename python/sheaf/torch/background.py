@@ -88,7 +88,7 @@ class Background:
 
     def __init__(self) -> None:
         self.pending: list[Pending] = []
-        self.failure: Optional[Error] = None    # the first that nobody asked for
+        self.failure: Optional[Error] = None    # the first that no result() has reported
         self.left_out = 0
         self.watched = Watched()
         self.wrappers: list[Any] = []           # modules whose gradients may wait
@@ -161,7 +161,7 @@ class Background:
     def carry(self, save: Save, step: int, where: str, tracked: Objects, plan: Plan,
               check: bool = False) -> Pending:
         """Lets a lazy save that has begun go on in the background, and copies at once what no gate
-        protects. If that fails, the save is given up."""
+        protects. If that fails, the save is aborted."""
         transfer: Optional[Transfer] = None
         try:
             shares = self.shares(tracked, plan)

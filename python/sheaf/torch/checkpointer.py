@@ -461,7 +461,7 @@ class Checkpointer:
             self.told.restore()
 
     def leave(self, e: BaseException) -> None:
-        """Closes the run on this rank alone, because of an exception. [local]
+        """Closes the run only on this rank, because of an exception. [local]
 
         Saves in flight are aborted. The next call of each other rank raises Lost with the message.
         """

@@ -104,7 +104,7 @@ def held(shape: Sequence[int], placements: Sequence[Any], sizes: Sequence[int],
          where: Sequence[int]) -> list[Ranges]:
     """The ranges of each dimension that the rank at `where` of a mesh has of a DTensor.
 
-    Raises Unsupported for a partial sum, and for a placement that is not known here.
+    Raises Unsupported for a partial sum, and for a placement that is unknown here.
     """
     dims: list[Ranges] = [[(0, n)] if n else [] for n in shape]
     for placement, size, i in zip(placements, sizes, where):

@@ -186,8 +186,8 @@ class Optimizer:
     def prepare(self, stored: Stored) -> list[Item]:
         """The tensors to load into, for what is stored of each parameter.
 
-        Those that the optimizer has are filled where they are, and the others are made. The
-        optimizer sees them after accept() alone, so a load that fails leaves it as it was.
+        Tensors that the optimizer has are filled in place, and others are created. The optimizer
+        gets them only in accept(), so a load that fails leaves it as it was.
         """
         keys: dict[str, list[str]] = {}
         for full in stored:
@@ -256,7 +256,7 @@ class Optimizer:
         self.pending = {}
 
     def check_groups(self, stored: Sequence[Group], strict: bool) -> None:
-        """Each group must have been stored: accept() finds its options then."""
+        """Raises unless every group was stored; accept() needs their options."""
         known = [id(group) for group, _ in self.matched(stored)]
         for group in self.optimizer.param_groups:
             if strict and group["params"] and id(group) not in known:

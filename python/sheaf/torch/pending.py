@@ -241,7 +241,7 @@ class Pending:
 
     @property
     def harmless(self) -> bool:
-        """Whether the failure is only logged, and not raised by close(): a save to memory alone
+        """Whether the failure is only logged, and not raised by close(): a memory-only save
         found no room, or lost its agent."""
         return self.where == MEMORY and isinstance(self.error, Failed)
 

@@ -28,7 +28,7 @@ SECONDS = 600.0                         # of operations of the group; the librar
 LEFT = "left"
 NONE = b"\0" * 32                       # in place of the digest of a rank that failed
 CHANGED = "parameters, their groups or extra state have changed: the ranks begin again"
-LOOK = 0.5                              # seconds between two looks whether this rank has left
+LOOK = 0.5                              # seconds between checks whether this rank has left
 
 
 class Left(RuntimeError):
@@ -84,7 +84,7 @@ class Ranks(TorchDistributed):
             try:
                 super().wait(work, min(left, LOOK))
                 return
-            except KeyboardInterrupt:   # an operation that is given up would end the group
+            except KeyboardInterrupt:   # an aborted operation would end the group
                 self.interrupted = True
                 continue
             except Exception:

@@ -214,7 +214,7 @@ class Tracked:
         return found
 
     def rank_document(self) -> bytes:
-        """The document of this rank alone.
+        """The document of only this rank.
 
         The 625 numbers of Python's random stream, which most trainers do not use, are written anew
         only if they have changed.
@@ -337,8 +337,8 @@ class Restore:
                         "rank (strict=False loads without it)" % n)
 
     def check_wanted(self, stored: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """What shall be loaded alone must be there. The same on all ranks, for a pattern may mean
-        what only some of them hold. Raises sheaf.Invalid."""
+        """Raises sheaf.Invalid if a pattern of `only` matches nothing. The result is the same on
+        all ranks, because a pattern may match what only some of them hold."""
         parts = {"rng", *self.tracked.parts, *(f for f in ("model", FAMILY) if f in stored)}
         parts |= {"optimizer"} if self.tracked.optimizers else set()
         parts |= {"model"} if self.tracked.models else set()

@@ -22,7 +22,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def is_alive(thread: int) -> bool:
-    """Whether the thread of that identifier has not ended."""
+    """Whether the thread with that identifier is still alive."""
     return any(t.ident == thread for t in threading.enumerate())
 
 

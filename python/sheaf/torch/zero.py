@@ -34,9 +34,9 @@ class Share(NamedTuple):
 
 
 def share(p: torch.Tensor, whole: torch.Tensor, flat: torch.Tensor, rank: int) -> Share:
-    """What partition `rank` of a flat tensor has of a parameter that is a view of it.
+    """The part of a parameter, a view of a flat tensor, that is in partition `rank`.
 
-    Raises Unsupported if it is no dense view of it.
+    Raises Unsupported if it is not a dense view.
     """
     bytes_before = p.data_ptr() - whole.data_ptr()
     at = bytes_before // whole.element_size()
