@@ -50,7 +50,7 @@ static void list_powers(struct content *c, struct shf_layout *l, const struct sh
 	}
 }
 
-/* Lists the tensors of the file, behind those that are listed. */
+/* Lists the tensors of the file, after those that are listed. */
 static void list_tensors(struct content *c, const struct shf_layout *l,
                          const struct shf_lt_file *file)
 {
@@ -65,7 +65,7 @@ static void list_tensors(struct content *c, const struct shf_layout *l,
 	}
 }
 
-/* Makes the header of file f, whose tensors are placed as in a step, and moves them behind it. */
+/* Makes the header of file f, whose tensors are placed as in a step, and moves them after it. */
 static int unified_header(struct shf_export_plan *plan, uint32_t f, const float *pow,
                           struct sheaf_error *err)
 {

@@ -13,7 +13,7 @@ struct shf_dspd_name {          /* what the name of a file says */
 /* Returns false if it is no such name. */
 bool shf_dspd_name_of(struct shf_dspd_name *x, const char *name);
 struct shf_dspd_layer { int layer, tp; bool expert; };  /* a file of a layer or an expert */
-/* Takes the name of such a file apart. Returns false if it is none. */
+/* Splits the name of such a file. Returns false for any other name. */
 bool shf_dspd_layer_of(struct shf_dspd_layer *x, const char *name);
 struct shf_dspd_dir {
 	const char *folder;             /* in the arena; NULL: the directory itself */

@@ -188,7 +188,7 @@ static int join_span(struct shf_dspd *d, struct joined *j, uint32_t kind, uint32
 	size_t n, first = 0, last;
 	const struct shf_dspd_part *p = parts_from(d, kind, run, &n);
 
-	for (last = n; first < last;) {         /* the first part that ends behind lo */
+	for (last = n; first < last;) {         /* the first part that ends after lo */
 		size_t mid = first + (last - first) / 2;
 
 		if (p[mid].start + p[mid].items <= lo)

@@ -13,7 +13,7 @@ struct decoder {
 	const struct shf_foreign_text *text;
 	uint8_t *buf;                   /* SHF_FOREIGN_MARK bytes of the text */
 	size_t n, i;                    /* in buf: how many there are; which is next */
-	uint64_t at;                    /* byte of the text that is behind buf */
+	uint64_t at;                    /* byte of the text that follows buf */
 	struct sheaf_error *err;
 };
 

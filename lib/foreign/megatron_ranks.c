@@ -122,7 +122,7 @@ static int begin_rank(void *arg, const struct shf_pk *root, const char *where,
 	return 0;
 }
 
-/* Whether a name begins with this word and a dot; moves *name behind it. */
+/* Whether a name begins with this word and a dot; moves *name past it. */
 static bool begins_with(const char **name, size_t *n, const char *word)
 {
 	size_t bytes = strlen(word);

@@ -280,8 +280,8 @@ static int entry_type(const struct orbax *o, int fd, const char *name, const cha
 }
 
 /* Links to folders are not followed, because they can lead in a circle. One in an array is refused:
- * the chunks behind it would be taken for chunks that are not stored, which have the fill value.
- * Any other one is noted. */
+ * the chunks under it would be taken for chunks that are not stored, which have the fill value. Any
+ * other one is noted. */
 static int walk_link(struct orbax *o, const char *path, const char *key, bool in_array)
 {
 	if (in_array)

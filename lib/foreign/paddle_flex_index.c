@@ -223,8 +223,8 @@ static void set_range(struct shf_flex_index *x, struct shf_flex_tensor *t, uint3
 	}
 }
 
-/* Sets the sizes of part i. Memory for the sizes of all parts is allocated for the first part that
- * has other ones than part 0. */
+/* Sets the sizes of part i. Memory for the sizes of all parts is allocated for the first part whose
+ * sizes differ from those of part 0. */
 static void set_sizes(struct shf_flex_index *x, struct shf_flex_tensor *t, uint32_t i,
                       const int64_t *sizes)
 {

@@ -289,7 +289,7 @@ int shf_pk_push_items(struct shf_pk_machine *m, enum shf_pk_kind kind, struct sh
 
 /* ---- the input ---- */
 
-#define AHEAD_MIN ((size_t)4 << 10)     /* bytes of the first read behind what was left out */
+#define AHEAD_MIN ((size_t)4 << 10)     /* bytes of the first read after what was left out */
 #define AHEAD_MAX ((size_t)256 << 10)
 
 int shf_pk_short(struct shf_pk_machine *m)
@@ -298,7 +298,7 @@ int shf_pk_short(struct shf_pk_machine *m)
 	return shf_pk_fail(m, "ends in the middle of an opcode");
 }
 
-/* Returns how many bytes of the pickle are behind the next one. */
+/* Returns how many bytes of the pickle follow the next one. */
 static uint64_t pk_left(const struct shf_pk_machine *m)
 {
 	return m->region ? m->region->bytes - shf_pk_tell(m) : m->n - m->at;

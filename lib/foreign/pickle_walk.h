@@ -14,8 +14,8 @@ struct shf_walk_kind {          /* how a format describes tensors */
 	/* Adds the tensor v to f, under a name of n bytes, which is NUL-ended. */
 	int (*add)(void *arg, struct shf_foreign *f, const struct shf_pk *v, const char *name,
 	           size_t n, struct sheaf_error *err);
-	/* Returns the items of a value that is listed as a list, or NULL if it is none. The
-	 * function may be NULL: then only lists, tuples and sets are. */
+	/* Returns the items of a value that is listed as a list, or NULL if it is not. The function
+	 * may be NULL: then only lists, tuples and sets are. */
 	const struct shf_pk *(*list)(const struct shf_pk *v);
 	void *arg;
 	const char *prefix;             /* what all names begin with; NULL: nothing */
@@ -24,6 +24,6 @@ struct shf_walk_kind {          /* how a format describes tensors */
  * f have one name, or the values cannot be listed within the limits. */
 int shf_walk(struct shf_foreign *f, const struct shf_pickle *pickle, const struct shf_pk *root,
              const struct shf_walk_kind *by, struct sheaf_error *err);
-/* Writes a value that is no container and no tensor as a text; false: it is none. */
+/* Writes a value that is neither a container nor a tensor as a text; false: it is no such value. */
 bool shf_walk_scalar(struct shf_buf *out, const struct shf_pk *v);
 #endif

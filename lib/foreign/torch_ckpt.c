@@ -154,8 +154,8 @@ static bool read_mesh(struct mesh *m, const struct whole *w, const struct shf_pk
 	return ranks == m->ranks->n;
 }
 
-/* Moves to the next coordinate, and returns false behind the last one. Of replicas only the first
- * is visited. */
+/* Moves to the next coordinate, and returns false after the last one. Of replicas only the first is
+ * visited. */
 static bool mesh_next(struct mesh *m)
 {
 	for (int32_t i = m->dims - 1; i >= 0; i--) {

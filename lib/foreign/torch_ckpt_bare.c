@@ -75,7 +75,7 @@ static uint32_t ranks_of_items(const struct rank_files *r)
 	return ranks;
 }
 
-/* Lists the files of ranks. A directory with another file *.pt is none of this kind. */
+/* Lists the files of ranks. A directory with another file *.pt is not of this kind. */
 static int list_rank_files(struct rank_files *r, const struct shf_sys *sys, int dir,
                            const char *path, struct sheaf_error *err)
 {

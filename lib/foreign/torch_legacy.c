@@ -64,7 +64,7 @@ int shf_torch_is_legacy(const struct shf_region *r, const char **why, struct she
 	return rc < 0 ? rc : magic_bytes(head, (size_t)n) > 0;
 }
 
-/* Reads the pickle at byte *at of l->bytes, and moves *at behind it. */
+/* Reads the pickle at byte *at of l->bytes, and moves *at past it. */
 static int next_pickle(struct legacy *l, struct shf_pickle *p, size_t *at,
                        struct sheaf_error *err)
 {

@@ -5,7 +5,7 @@
 #include "err.h"
 #include "valid.h"
 
-/* Sets *end to the item behind the last one, counted as the tensor's offset is. A tensor without
+/* Sets *end to the item after the last one, counted as the tensor's offset is. A tensor without
  * items ends at 0. Returns false if that exceeds 63 bits. */
 static bool last_item(const struct shf_torch_tensor *t, uint64_t *end)
 {

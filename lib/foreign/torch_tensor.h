@@ -31,8 +31,8 @@ const struct shf_pk *shf_torch_local_of(const struct shf_pk *v);
 bool shf_torch_storage(const struct shf_pk *v, const struct shf_pk **key, uint32_t *item);
 /* Returns the number of bytes of an item of the storage: for a complex one of both parts. */
 uint32_t shf_torch_item_bytes(const struct shf_torch_tensor *t);
-/* Sets dtype and pair by the record of a torch dtype. Returns false if that is none, or has no type
- * here. */
+/* Sets dtype and pair by the record of a torch dtype. Returns false if that is not a dtype, or has
+ * no type here. */
 bool shf_torch_dtype(const struct shf_pk *v, int32_t *dtype, bool *pair);
 /* Returns the name of a type in module torch, or NULL if torch has no such type; and sets *storage
  * to that of its class of storages, or NULL if it has none. Both are static. */

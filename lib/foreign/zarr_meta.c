@@ -67,8 +67,8 @@ static bool take_span(struct shf_json *j, enum shf_json_kind kind, struct span *
 	return true;
 }
 
-/* Finds the values of some keys of an object. Returns false if it is none, or has one of them
- * twice. */
+/* Finds the values of some keys of an object. Returns false if it is not an object, or has one of
+ * them twice. */
 static bool find_values(struct reading *r, struct span object, const char *const *keys,
                         struct span *out, int n)
 {
@@ -102,7 +102,8 @@ static bool find_values(struct reading *r, struct span object, const char *const
 	return good;
 }
 
-/* Finds the items of an array. Returns how many, or -1 if it is none or has more than `most`. */
+/* Finds the items of an array. Returns how many, or -1 if it is not an array or has more than
+ * `most`. */
 static int find_items(struct reading *r, struct span array, struct span *out, int most)
 {
 	enum shf_json_kind kind;
@@ -118,7 +119,7 @@ static int find_items(struct reading *r, struct span array, struct span *out, in
 	return good ? n : -1;
 }
 
-/* Reads a text. Returns false if it is none, or has more than 63 bytes. */
+/* Reads a text. Returns false if it is not a text, or has more than 63 bytes. */
 static bool zarr_text(struct reading *r, struct span s, char out[64])
 {
 	struct shf_json j;

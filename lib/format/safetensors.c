@@ -349,7 +349,7 @@ static int read_member(struct reader *r)
 	return read_tensor_entry(r, &e);
 }
 
-/* Reads the header's object, and the white space behind it up to the end. The format says spaces
+/* Reads the header's object, and the white space after it up to the end. The format says spaces
  * there, but the reference library takes what JSON calls white space. */
 static int read_header(struct reader *r)
 {

@@ -60,7 +60,8 @@ bool shf_shard_is_missing(char *const *names, size_t n, const char *name, const 
 	return true;
 }
 
-/* Writes what the names of all shards of a model have in common. Returns false if this is none. */
+/* Writes what the names of all shards of a model have in common. Returns false if they are not
+ * shards. */
 static bool common_name(char common[300], const char *name, const char *tail)
 {
 	struct shf_shard s;

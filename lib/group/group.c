@@ -457,7 +457,7 @@ int shf_bcast(struct shf_team *t, int rc, void *bytes, size_t n, struct sheaf_er
 	return rc;
 }
 
-/* Makes *b, which must be empty, n zero bytes, with room behind them so that the last word is
+/* Makes *b, which must be empty, n zero bytes, with room after them so that the last word is
  * whole. */
 static int buf_zeroed(struct shf_buf *b, size_t n, const char *what, struct sheaf_error *err)
 {

@@ -22,7 +22,7 @@ int shf_map_sizes_take(struct shf_map_sizes *s, const struct shf_map_tensor *t,
  * are beyond 63 bits. */
 int shf_map_sizes_dims(struct shf_map_sizes *s, const struct shf_map_tensor *t,
                        int64_t dims[SHEAF_DIMS_MAX], struct sheaf_error *err);
-/* ELAYOUT: the tensor has other dimensions than its pattern. */
+/* ELAYOUT: the tensor's dimensions differ from its pattern's. */
 int shf_map_sizes_match(struct shf_map_sizes *s, const struct shf_map_tensor *t,
                         const struct shf_map_dims *have, struct sheaf_error *err);
 /* Sets *base to the place of the first item of a cell, and stride[axis], of each axis in its

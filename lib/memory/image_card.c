@@ -158,7 +158,7 @@ void shf_card_name(char out[SHF_KEEP_NAME], const char *job, int rank, int image
 	snprintf(out, SHF_KEEP_NAME, "%.32s.%d.%d.%s", job, rank, image, card ? "card" : "image");
 }
 
-/* Reads a decimal number and the dot after it, and moves *p behind them. */
+/* Reads a decimal number and the dot after it, and moves *p past them. */
 static bool card_number(const char **p, int *out)
 {
 	char *end;

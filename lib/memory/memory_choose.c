@@ -154,7 +154,7 @@ static int is_beyond(const struct choosing *c, const struct shf_memory_step *r)
 	return rc == 1 ? !shf_tries_spent(store, r->step, r->session) : rc;
 }
 
-/* Returns why this step, which is asked for, is not to be taken; NULL: it may be. *rc: 0, or EIO if
+/* Returns why this step, which was requested, must not be taken; NULL: it may be. *rc: 0, or EIO if
  * that cannot be found out. The checks are in the order of what is most useful to a person who
  * reads the log: that a step is incomplete before that it is marked bad. same: it is on disk. */
 static const char *why_not(const struct choosing *c, const struct shf_memory_step *r, bool same,

@@ -25,7 +25,7 @@ struct others {
 	const char *job;                /* this job */
 	const struct heir *heir;        /* NULL: no other job is kept */
 	const struct shf_buf *whole;    /* struct shf_card_info of the whole cards on this node;
-	                                 * NULL: not known */
+	                                 * NULL: unknown */
 	struct shf_buf names;           /* the agent's names of the cards and images to drop, each
 	                                 * with its NUL */
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the steps that lie in the memory of agents. An agent keeps memory under names, and does not
- * know its contents; the cards describe them. A step is in memory if there are whole cards of all
- * its ranks, on one node or on several. */
+/* Finds the steps that agents have in memory. An agent keeps memory under names, and does not know
+ * its contents; the cards describe them. A step is in memory if there are whole cards of all its
+ * ranks, on one node or on several. */
 #include "memory_steps.h"
 #include <errno.h>
 #include <inttypes.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the steps that lie in the memory of agents, and opens one of them as a view
- * (memory_dir.h). */
+/* Finds the steps that agents have in memory, and opens one of them as a view (memory_dir.h). */
 #ifndef SHF_MEMORY_STEPS_H
 #define SHF_MEMORY_STEPS_H
 #include "list.h"

@@ -16,7 +16,7 @@
 #include "save_record.h"
 #include "valid.h"
 
-/* What the line of an attached file in the manifest has besides its name, at its longest. */
+/* The longest possible line of an attached file in the manifest, without its name. */
 #define FILE_NUMBERS ", bytes: 9223372036854775807, crc: 0123456789abcdef"
 
 /* Ends a call that gives a note, an attached file or a stream, and returns rc. EINVAL refuses only

@@ -12,7 +12,7 @@
 
 /* Without a copy thread nothing is copied between two calls, so each call may take a time slice,
  * even a call that does not wait: a caller that only polls would otherwise never see the end. It
- * begins at the first slice that is not copied, so that each call copies something. */
+ * begins at the first slice that is not copied, so that each call makes progress. */
 int shf_save_averages_wait(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err)
 {
 	const struct sheaf_state *state = save->state;

@@ -34,8 +34,8 @@ static void gate(struct shf_save_blocked *s, uint64_t ns, bool waited)
 	atomic_fetch_add_explicit(&s->gates, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&s->gates_waited, waited, memory_order_relaxed);
 	while (ns > most && !atomic_compare_exchange_weak(&s->gate_ns_max, &most, ns))
-		;       /* another thread has raised the maximum, to what `most` is now: compares
-		         * again */
+		;       /* another thread has raised the maximum; `most` is its value now, and is
+		         * compared again */
 }
 
 void shf_save_blocked_gate(struct sheaf_save *save, int64_t from, bool waited)

@@ -54,8 +54,9 @@ static bool is_late(const struct sheaf_save *save, int64_t until_ns, int64_t cos
 	return shf_now(save->run) + cost_ns > until_ns;
 }
 
-/* Returns EAGAIN, on all ranks. do_it: what lacks the time. The next commit of this save does not
- * check this again, so a caller whose timeouts are always short still gets the step published. */
+/* Returns EAGAIN, on all ranks. do_it: what there is no time for. The next commit of this save does
+ * not check this again, so a caller whose timeouts are always short still gets the step
+ * published. */
 static int too_late(struct sheaf_save *save, const char *do_it, struct sheaf_error *err)
 {
 	save->end.refused = true;
@@ -460,7 +461,7 @@ struct entry {
 	uint64_t failed;                /* the save has failed on some rank */
 	uint64_t uncopied;              /* lazy: on some rank a slice was not put, or is not copied
 	                                 * yet */
-	uint64_t late;                  /* some rank's own timeout is too short to make a stage */
+	uint64_t late;                  /* some rank's timeout is too short to make a stage */
 	uint64_t busy;                  /* the timeout is 0 and some rank still writes, so the call
 	                                 * returns at once */
 	uint64_t publishing;            /* the timeout is 0 and rank 0 still publishes in the
@@ -555,9 +556,9 @@ static void copy_rest(struct sheaf_save *save, int wait_ms)
 		(void)shf_save_gates_copied(save, SHEAF_ALL_SLICES, wait_ms, &own);
 }
 
-/* Copies the rest on all ranks, a time slice at a time, until everything is copied, the time of
- * some rank is over, or a rank cannot go on. The ranks meet after each slice, so that none of them
- * waits for another one longer than that. [collective] */
+/* Copies the rest on all ranks, a time slice at a time, until everything is copied, some rank's
+ * timeout is over, or a rank cannot go on. The ranks agree after each time slice, so that none of
+ * them waits for another one longer than that. [collective] */
 static int copy_rest_together(struct sheaf_save *save, const struct limit *l,
                               struct sheaf_error *err)
 {

@@ -7,6 +7,6 @@
 /* Does what sheaf_save_commit does. [collective] */
 int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
 /* Announces a committed step to other programs: writes the done files of opts.notify.signal_dir,
- * and calls opts.notify.committed. Does nothing on other ranks than 0. */
+ * and calls opts.notify.committed. Does nothing on ranks other than 0. */
 void shf_save_announce(const struct sheaf_save *save);
 #endif

@@ -304,7 +304,7 @@ int shf_save_gates_copied(struct sheaf_save *save, int slice, int timeout_ms,
 	                                  timeout_ms, err);
 }
 
-/* Says that one slice may be read, without waking the copy threads. */
+/* Marks one slice as readable, without waking the copy threads. */
 static int put_one(struct sheaf_save *save, int slice, void *data, struct sheaf_error *err)
 {
 	struct shf_save_copier *lz = save->copy.lazy;

@@ -253,7 +253,7 @@ struct on_disk {                /* the step on disk that steps in memory follow,
 	uint64_t smalls;                /* bytes of the small files */
 };
 
-/* Rank 0 sends at most so many bytes at once to all nodes together, but not less than PORTION_MIN
+/* Rank 0 sends at most this many bytes at once to all nodes together, but not less than PORTION_MIN
  * to each. */
 #define SEND_BYTES (UINT64_C(16) << 20)
 #define PORTION_MIN (UINT64_C(64) << 10)
@@ -287,8 +287,8 @@ static int send_portion(struct sheaf_save *save, int rc, const struct on_disk *o
 
 /* Sends from rank 0 to all ranks which step on disk the step follows: the node of rank 0 may be the
  * one that fails. Sends the small files to the lowest rank of each other node, so that each node
- * has them; in portions, because rank 0 copies what it sends for each node. rc: the result of this
- * rank's work so far. *in: what this rank received; in->oom is set if it had no memory for it.
+ * has them; in portions, because rank 0 makes a copy for each node. rc: the result of this rank's
+ * work so far. *in: what this rank received; in->oom is set if it had no memory for it.
  * [collective] */
 static int send_from_zero(struct sheaf_save *save, int rc, const struct shf_buf *smalls,
                           struct shf_buf *in, struct sheaf_error *err)

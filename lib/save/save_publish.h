@@ -35,7 +35,7 @@ struct shf_save_publish {
 void shf_save_publish_begin(struct sheaf_save *save);
 /* Whether the publication goes on in the background; starts the task if there is none. It also
  * returns true while a prune runs in the background, after which the task can start. False: the
- * publication is over, or no thread can be had. [rank 0] */
+ * publication is over, or no thread can be made. [rank 0] */
 bool shf_save_publish_runs(struct sheaf_save *save);
 /* Finishes the publication in this call. 0: published. EINDOUBT: the step may be published or not.
  * Any other code: the step never appears. A further call returns the same code. [rank 0] */

@@ -60,7 +60,7 @@ void shf_save_record_release(struct shf_save_record *r);
  * files. EINVAL if even this is more than a manifest may have. [local] */
 int shf_save_record_bound(const struct sheaf_run *run, const struct shf_layout *l,
                           const struct sheaf_state *state, size_t *bytes, struct sheaf_error *err);
-/* Checks that the manifest has room for more notes or attached files: so many of that key and
+/* Checks that the manifest has room for more notes or attached files: that many of this key and
  * value. *bytes: how many bytes they take there. EINVAL if the manifest would become too long.
  * [local] */
 int shf_save_record_takes(const struct sheaf_save *save, size_t n, const char *key,

@@ -427,8 +427,8 @@ int shf_state_stick(struct sheaf_state *state, int rc, const struct sheaf_error 
 	return rc;
 }
 
-/* Returns the number of the slice. The new slice is written behind the last one and counted
- * only when it is complete, so a failure leaves the state as it was. */
+/* Returns the number of the slice. The new slice is written after the last one and counted only
+ * when it is complete, so a failure leaves the state as it was. */
 int shf_state_take(struct sheaf_state *state, const struct sheaf_slice *slice,
                    struct sheaf_error *err)
 {

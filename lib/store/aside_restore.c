@@ -72,7 +72,7 @@ static int look_aside(struct shf_store *s, int aside, const char *name, struct s
 	                e->state == SHF_FOREIGN || !why.msg[0] ? "it has no manifest" : why.msg);
 }
 
-/* Returns whether the step may be what a job goes on from. What cannot be read counts. */
+/* Returns whether a job may go on from the step. A step that cannot be read counts. */
 static bool may_be_latest(const struct shf_entry *e)
 {
 	return e->state <= SHF_DAMAGED && !e->remains && e->mark != 'b';
@@ -155,7 +155,7 @@ static int restore_mark(struct shf_store *s, const struct shf_entry *e, struct s
 	mark = shf_mark_of(s, e->step, marked, &why);
 	if (mark == '?' && why < 0)
 		return shf_fail_io(err, -why, "%s/.sheaf/marks/%lld", s->path, (long long)e->step);
-	/* A mark that says of no save, or is none, may be this one's. */
+	/* A mark that names no save, or is invalid, may be this one's. */
 	if (mark && (!marked[0] || strcmp(marked, e->session) == 0))
 		return 0;
 	kept = shf_mark_of_aside(s, e->step, e->session, &why);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was set aside: bringing it back, and deleting it. The caller holds the lock of the run. */
+/* Brings steps back that were set aside, or deletes them. The caller holds the lock of the run. */
 #ifndef SHF_ASIDE_RESTORE_H
 #define SHF_ASIDE_RESTORE_H
 #include "store.h"

@@ -36,7 +36,7 @@ int shf_best_find(struct shf_list *list, const struct shf_prune *p, struct sheaf
 		struct shf_entry *e = &list->entries[i];
 
 		e->best = 0;
-		/* A step whose note is missing or no number takes no part. */
+		/* A step whose note is missing or not a number is ignored. */
 		if (e->state == SHF_COMMITTED && e->mark != 'b' && e->noted == SHF_NOTE_NUMBER)
 			all[n++] = (struct candidate){ e, p->best_largest };
 	}

@@ -131,7 +131,7 @@ static bool says(const struct shf_sys *sys, int dir, const char *name, const str
 }
 
 /* Writes one done file, unless the file has that content already: a program that watches the folder
- * would otherwise see it change. If the name belongs to something else than a regular file, it is
+ * would otherwise see it change. If the name belongs to something other than a regular file, it is
  * left alone (D3). */
 static int done_file_put(const struct telling *t, const char *kind, const struct shf_buf *text)
 {
@@ -191,7 +191,7 @@ static int done_files_write(const struct telling *t)
 	return rc;
 }
 
-/* Makes the folder and syncs the directory above it, because nobody else does. */
+/* Makes the folder and syncs the directory above it, because nothing else does. */
 static int make_folder(struct telling *t)
 {
 	const struct shf_sys *sys = t->s->sys;

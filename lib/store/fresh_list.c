@@ -9,7 +9,7 @@
 #include "run_files.h"
 #include <errno.h>
 
-#define LISTS 8                 /* how often the steps are listed before the question is given up */
+#define LISTS 8                 /* how often the steps are listed before the search fails */
 
 int shf_fresh_list_judge(struct shf_store *s,
                          int (*judge)(struct shf_store *s, const struct shf_steps *steps, void *arg,

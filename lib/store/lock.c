@@ -341,7 +341,7 @@ out:
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/lock", s->path) : 0;
 }
 
-/* For a salvage. Adds our text behind that of the last owner, which stays (D2): until the salvage
+/* For a salvage. Appends our text to that of the last owner, which stays (D2): until the salvage
  * has checked every byte of the last owner's stage, that text may be the only proof that the owner
  * is dead. Before it returns, also after a failure, unlocks .sheaf/door (D1). */
 int shf_lock_visit(struct shf_store *s, struct sheaf_error *err)

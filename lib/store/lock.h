@@ -30,7 +30,8 @@ bool shf_lock_is_absent(int rc);
  * too. */
 void shf_lock_close(const struct shf_sys *sys, int *fd);
 
-/* Append to out, and read, the text in a lock file or an alive file that names its writer. */
+/* shf_owner_put appends to out, and shf_owner_get reads, the text in a lock file or an alive file
+ * that names its writer. */
 void shf_owner_put(struct shf_buf *out, const struct shf_owner *owner, const char *session);
 bool shf_owner_get(const uint8_t *bytes, size_t n, struct shf_owner *owner, char session[33]);
 #endif

@@ -9,7 +9,7 @@ int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_er
 /* Writes the file `name` of .sheaf/marks, durably. mark: k or b. Returns 0 or a negative errno. */
 int shf_mark_write(struct shf_store *s, const char *name, char mark, const char *session);
 /* Returns 1 if this save is marked bad on disk; then its copy in memory is bad as well. 0 if not.
- * EIO: its mark cannot be read, or its text is none. */
+ * EIO: its mark cannot be read, or is invalid. */
 int  shf_store_is_bad(struct shf_store *s, int64_t step, const char *session,
                       struct sheaf_error *err);
 /* Returns whether this save was set aside, by a rewind or because its number was saved again. */

@@ -4,7 +4,7 @@
  * name and place are made durable by C5 and C7 to C9.
  *
  * While every byte is checked, the text of the dead writer stays in the lock file, because it may
- * be all that proves the writer dead; our text is added behind it. Then we take over the stage: our
+ * be all that proves the writer dead; our text is appended to it. Then we take over the stage: our
  * session begins with the same 16 digits as that of the dead writer, so the stage is protected
  * while we live and counts as ours if we die. */
 #include "salvage.h"

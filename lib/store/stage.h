@@ -41,7 +41,7 @@ void shf_stage_discard(struct shf_store *s, struct shf_stage *g);
  * step. */
 int shf_stage_fail(struct sheaf_error *err, int sys, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Gives up the alive lock and closes. S stays on disk. */
+/* Releases the alive lock and closes. S stays on disk. */
 void shf_stage_close(struct shf_store *s, struct shf_stage *g);
 /* In a forked child: closes what it inherited. The alive lock stays with the parent. */
 void shf_stage_leave(struct shf_store *s, struct shf_stage *g);

@@ -6,7 +6,7 @@
 #include "store.h"
 
 /* Sets the pattern of a store that was just initialised, such as "step-{n}"; NULL leaves it as it
- * is. It counts until .sheaf/run is read, so for ever if there is none. EINVAL: it is not
+ * is. It applies until .sheaf/run is read, or for good if there is none. EINVAL: it is not
  * allowed. */
 int shf_folder_set(struct shf_store *s, const char *pattern, struct sheaf_error *err);
 /* Checks that the run has this pattern; NULL is any. EINVAL names both. */

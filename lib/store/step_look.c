@@ -104,7 +104,7 @@ static void entry_fill(struct shf_entry *e, const struct shf_manifest *m)
 		e->bytes += m->files[i].bytes;
 	for (size_t i = 0; i < m->attached_n; i++)
 		e->bytes += m->attached[i].bytes;
-	/* A parent in another run is no step of this one. */
+	/* A parent in another run is not a step of this one. */
 	if (m->has_parent && m->parent_run[0] == '\0') {
 		e->parent = m->parent_step;
 		memcpy(e->parent_session, m->parent_session, sizeof(e->parent_session));

@@ -227,8 +227,8 @@ static bool is_named_otherwise(struct shf_store *s, const char *name, char patte
 	return is;
 }
 
-/* Refuses to make a run in a directory whose steps are named otherwise, as when .sheaf was removed
- * by hand: they would not be seen any more, and a job would begin from scratch. */
+/* Refuses to make a run in a directory whose steps are named by another pattern, as when .sheaf was
+ * removed by hand: a job would not see them, and would begin from scratch. */
 static int refuse_other_names(struct shf_store *s, const struct shf_names *names,
                               struct sheaf_error *err)
 {

@@ -55,8 +55,8 @@ struct shf_store {
 	                                 * clear_ms */
 	atomic_bool no_dir_fsync;       /* the file system cannot sync directories (recorded in the
 	                                 * manifest) */
-	char prefix[SHF_FOLDER_MAX + 1];        /* of the names of steps, which is followed by the
-	                                         * number; step_folder.h */
+	char prefix[SHF_FOLDER_MAX + 1];        /* prefix of step names; the number follows it
+	                                         * (step_folder.h) */
 	char folder[SHF_FOLDER_MAX + 4];        /* the pattern that the caller asked for; "": any */
 	char run[33], session[33];      /* hex digits: the id of the run, and the session of the
 	                                 * writing job; session "": this process is not of that
@@ -70,8 +70,9 @@ struct shf_store {
 	struct shf_tried tried[SHF_TRIED_MAX];  /* steps that are loaded when this is full are not
 	                                         * counted */
 	int tried_n;                    /* entries of tried */
-	int attempts_max;               /* this many failed resumes condemn a step (tries.c); 0: no
-	                                 * number does. Set by the caller after opening */
+	int attempts_max;               /* a step with this many failed resumes is to be marked bad
+	                                 * (tries.c); 0: no number is enough. Set by the caller
+	                                 * after opening */
 };
 /* Opens the run for reading, on any rank. The directory must exist (ENOENT); .sheaf need not. */
 int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *path,
@@ -93,8 +94,8 @@ struct shf_owning {
 	int wait_ms;                    /* most time to wait for the lock */
 	int clear_ms;                   /* see struct shf_store */
 	const char *run;                /* the id for a run that has none yet; NULL draws one */
-	const char *folder;             /* the pattern that steps must have; NULL: any. Another one
-	                                 * than the run's is EINVAL */
+	const char *folder;             /* the pattern that steps must have; NULL: any. EINVAL if
+	                                 * the run's is different */
 	const char *folder_if_new;      /* the pattern of a run that has none yet; NULL: the usual
 	                                 * one */
 };
@@ -111,13 +112,13 @@ int shf_store_own_end(struct shf_store *s, const char *run, struct sheaf_error *
 /* Opens the run on another rank of the writing job, with the run id and session of rank 0. */
 int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *path,
                    const char *run, const char *session, struct sheaf_error *err);
-/* Gives up the lock and closes. Also works on a store whose open failed. */
+/* Releases the lock and closes. Also works on a store whose open failed. */
 void shf_store_close(struct shf_store *s);
 /* In a forked child: closes what it inherited. The lock stays with the parent. */
 void shf_store_leave(struct shf_store *s);
 /* Identifies the run's directory among all that this machine sees: "<run id>-<file system>-<inode
- * of .sheaf>", the last two in hex. Renaming the directory does not change it, and any copy has
- * another one. On another machine the number of the file system may differ. */
+ * of .sheaf>", the last two in hex. Renaming the directory does not change it, and any copy has a
+ * different one. On another machine the number of the file system may differ. */
 #define SHF_IDENTITY 72
 int shf_store_identity(const struct shf_store *s, char out[SHF_IDENTITY],
                        struct sheaf_error *err);
