@@ -9,7 +9,7 @@
 #define BLOCK ((int64_t)1 << 20)        /* items that are added up at once, over all ranks */
 
 struct part {                           /* a node that is at hand */
-	int end;                        /* the leaf behind it */
+	int end;                        /* the leaf after it */
 	float *at;                      /* its items of a block */
 };
 struct leafsum {
@@ -21,7 +21,7 @@ struct leafsum {
 	int64_t *cut;
 	/* A block: the share of rank r is items [from[r], to[r]). */
 	int64_t *from, *to;
-	int64_t at, size, most;         /* it begins `at` items behind each cut */
+	int64_t at, size, most;         /* it begins `at` items after each cut */
 	/* The nodes of the rounds before this one, and then those of each rank r, which are
 	 * [first[r], first[r + 1]). So they are in the order of leaves. */
 	struct part *part;

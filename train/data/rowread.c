@@ -74,7 +74,7 @@ static int64_t length_of(const struct tr_batch *b, const struct tr_tokenfile *f,
 }
 
 /* Sets b->mask[i] to whether token i of the sample counts as a target, and b->document to the
- * documents that begin behind its first token. The first token of a document is no target. */
+ * documents that begin after its first token. The first token of a document is not a target. */
 static int read_mask(struct tr_batch *b, const struct tr_tokenfile *f, int64_t sample, int64_t n,
 		     int64_t *documents, struct tr_error *err)
 {

@@ -13,7 +13,7 @@ struct tr_batch {
 	int64_t *begin, *sample, *part;
 	int32_t *token, *target, *position;
 	float *weight;
-	/* One sample and the token behind it, and the documents that begin there. */
+	/* One sample and the token after it, and the documents that begin there. */
 	int64_t *document;
 	int32_t *read;
 	uint8_t *mask;

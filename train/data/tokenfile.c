@@ -279,7 +279,7 @@ int tr_tokenfile_check_documents(const struct tr_tokenfile *f, struct tr_error *
 	return rc;
 }
 
-/* Sets *low to the first document that begins behind a token, or to the number of documents. */
+/* Sets *low to the first document that begins after a token, or to the number of documents. */
 static int find_document(const struct tr_tokenfile *f, int64_t token, int64_t *low,
 			 struct tr_error *err)
 {

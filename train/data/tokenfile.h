@@ -31,7 +31,7 @@ int tr_tokenfile_mask(const struct tr_tokenfile *f, int64_t first, int64_t n, ui
 /* Checks that the file has documents, and that all of them are in order. It reads 8 bytes for each
  * of them. EFORMAT: they are not; the message has the number of the first one that is not. */
 int tr_tokenfile_check_documents(const struct tr_tokenfile *f, struct tr_error *err);
-/* Finds the documents that begin behind token `first` and before token first + n, or in between.
+/* Finds the documents that begin after token `first` and before token first + n, or in between.
  * begin  receives the tokens with which they begin, in ascending order; it has room for n
  * Sets *found to their number. Documents without tokens are left out.
  * The file must have passed tr_tokenfile_check_documents. EFORMAT: it has changed since. */

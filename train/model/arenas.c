@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of an arena follow each other, each with a gap behind it, which AddressSanitizer guards. */
+/* Parts of an arena follow each other, each with a gap after it, which AddressSanitizer guards. */
 #include "arenas.h"
 
 #include <inttypes.h>

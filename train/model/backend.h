@@ -43,8 +43,8 @@ struct tr_backend {
 			     const float *dy, float *dx, int64_t n, int add);
 	/* For each sequence in rows [first, last), adds dy^T x of its rows to its gradient buffer,
 	 * from item `offset` on. dy and x begin with row `first`. first and last are each the end
-	 * of a sequence, or a multiple of TR_CHAIN rows behind the start of one. So the parts of
-	 * the sum (gemm.h) are the same in any number of calls. */
+	 * of a sequence, or a multiple of TR_CHAIN rows after the start of one. So the parts of the
+	 * sum (gemm.h) are the same in any number of calls. */
 	void (*linear_weight)(struct tr_backend *be, const struct tr_rows *rows, int64_t first,
 			      int64_t last, const float *dy, int64_t out, const void *x,
 			      int64_t in, int64_t offset);
@@ -59,9 +59,9 @@ struct tr_backend {
 	void (*norm_again)(struct tr_backend *be, void *y, const float *root, const void *x,
 			   const void *w, int64_t n, int64_t size);
 	/* Adds the gradient of x to dx, and that of w to the gradient buffers. The rows are those
-	 * tokens of each sequence that are in `pieces`. The gradient of w has a part for each
-	 * piece of tokens: that of the first begins with item `offset`, and that of each other one
-	 * `stride` items behind the one before. */
+	 * tokens of each sequence that are in `pieces`. The gradient of w has a part for each piece
+	 * of tokens: that of the first begins with item `offset`, and that of each other one
+	 * `stride` items after the one before. */
 	void (*norm_bwd)(struct tr_backend *be, const struct tr_rows *rows,
 			 const struct tr_pieces *pieces, float *dx, const float *dy, const void *x,
 			 const float *root, const void *w, int64_t size, int64_t offset,

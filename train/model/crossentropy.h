@@ -9,9 +9,9 @@ struct tr_crossentropy {
 	const struct tr_registry *reg;  /* borrowed */
 	const struct tr_param *head;    /* its rows are cut */
 	struct tr_span has;             /* the tokens of this rank */
-	/* max: the largest logit of each row; behind these, for each rank, the largest ones of the
+	/* max: the largest logit of each row; after these, for each rank, the largest ones of the
 	 * logits that it has. node[i]: the sum of exponentials of each row over node i of this
-	 * rank; behind these the logits of the targets. */
+	 * rank; after these the logits of the targets. */
 	float *max, *node[TR_TREE_NODES_MAX];
 };
 /* rows_max  largest number of rows in a call

@@ -17,7 +17,7 @@ struct kept {
 struct range {                          /* a part */
 	int64_t from, to;               /* its layers */
 	int slots;
-	/* For each slot, kept activations of the layers, and behind them those of which only x and
+	/* For each slot, kept activations of the layers, and after them those of which only x and
 	 * root1 are there: the output of the part. */
 	struct kept *kept;
 	int64_t *end;                   /* [slots]: the layer whose x has the output of a pass */

@@ -33,8 +33,8 @@ enum tr_layer_param {
 	TR_NORM1, TR_Q, TR_Q_BIAS, TR_K, TR_K_BIAS, TR_V, TR_V_BIAS, TR_O, TR_NORM2, TR_GATE, TR_UP,
 	TR_DOWN, TR_LAYER_PARAMS
 };
-/* A part of a model: consecutive layers [from, to). With the first layer goes the embedding, with
- * the last one the norm and the head behind it. */
+/* A part of a model: consecutive layers [from, to). The embedding goes with the first layer, and
+ * the final norm and the head with the last. */
 struct tr_part {
 	int64_t from, to;
 	int slots;                      /* micro-batches whose activations are kept at once */
@@ -55,7 +55,7 @@ struct tr_registry {
 	int64_t weights, counted, norms;
 	/* One of gradients has the same items. The gradients of the norms are sums over tokens,
 	 * which are cut into pieces. Those of the first piece of this rank are at `norms`, those of
-	 * each further one behind them. A tied head is at the end. */
+	 * each other one after them. A tied head is at the end. */
 	int64_t gradients;
 	struct tr_pieces tokens;        /* the pieces of tokens of this rank */
 	int64_t distinct;               /* items of the whole model, without tied parameters */

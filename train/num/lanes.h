@@ -186,7 +186,7 @@ static inline void store_some_bf16(uint16_t *x, vec v, int64_t n)
 }
 
 /* Runs `whole` for each full vector of n items, which begins at item `at`, and `some` for the
- * `left` items behind the last full vector. The lanes behind these are computed, but not stored. */
+ * `left` items after the last full vector. The lanes after these are computed, but not stored. */
 #define EACH(n, whole, some)                                                  \
 	do {                                                                  \
 		int64_t at = 0;                                               \

@@ -17,8 +17,8 @@ static int64_t ranges(const struct tr_registry *reg, const struct tr_shares *sha
 }
 
 /* Returns the items of such a range whose squares this rank adds up. A copy is at the beginning of
- * the gradient, and a tied head behind the weights: neither counts. Parameters of which each rank
- * of tp has all are at the end of the weights, and count on the first rank of tp only. */
+ * the gradient, and a tied head after the weights: neither counts. Parameters of which each rank of
+ * tp has all are at the end of the weights, and count on the first rank of tp only. */
 static struct tr_span counted(const struct tr_registry *reg, const struct tr_mesh *mesh,
 			      const struct tr_shares *shares, int64_t range)
 {

@@ -54,8 +54,8 @@ float *tr_adamw_of(const struct tr_adamw *a, const struct tr_param *p, void *wei
 int64_t tr_gradient_index(const struct tr_shares *s, struct tr_span own);
 /* Returns the second moments of parameter i, whose first ones begin at m + at. */
 float *tr_adamw_second(const struct tr_adamw *a, int i, int64_t at);
-/* Brings the average of items of this rank up to date, if there is one. Whatever updates weights
- * calls it for them afterwards.
+/* Brings the average of items of this rank up to date, if there is one. All code that updates
+ * weights must call this for them afterwards.
  * at  where their average begins, and w their fp32 weights, as of tr_adamw_of */
 void tr_adamw_average(const struct tr_adamw *a, const struct tr_isa *isa, int64_t at,
 		      const float *w, int64_t n);

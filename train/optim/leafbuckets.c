@@ -215,7 +215,7 @@ void tr_leaf_ask(struct tr_leafgrads *lg, struct tr_arenas *a)
 
 /* ---- blocks and nodes ---- */
 
-/* Makes a further block. Returns its number, or NO_BLOCK if there is no memory. */
+/* Makes another block. Returns its number, or NO_BLOCK if there is no memory. */
 static int new_block(struct tr_leafgrads *lg, int64_t items)
 {
 	int room = lg->blocks_max ? 2 * lg->blocks_max : 64;
@@ -232,8 +232,8 @@ static int new_block(struct tr_leafgrads *lg, int64_t items)
 	return lg->blocks++;
 }
 
-/* Returns a block of this size that is not used, or NO_BLOCK if there is none. A plan makes a
- * further one. */
+/* Returns a block of this size that is not used, or NO_BLOCK if there is none. A plan makes another
+ * one. */
 static int take_block(struct tr_leafgrads *lg, struct size *size)
 {
 	int i = size->free;

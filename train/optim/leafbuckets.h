@@ -20,15 +20,15 @@ struct bucket {
 	int size;                       /* number in lg->size of the size of its blocks */
 	/* The nodes of rounds whose sums are not in the queue yet, in order of leaves. Those that
 	 * are closed are at [0, closed), and leaves that are open at [open, end), so that a leaf is
-	 * closed without moving those behind it. Owned. */
+	 * closed without moving those after it. Owned. */
 	struct node *node;
 	int closed, open, end;
 	int rounds;                     /* how many rounds have their sums in the queue */
-	/* 1: the sums of other ranks are collected at the end of the step, and not when the own
-	 * ones are there. */
+	/* 1: the sums of other ranks are collected at the end of the step, and not when those of
+	 * this rank are there. */
 	int late;
-	int64_t ticket;                 /* they are there when so many series of the queue are
-					 * complete */
+	int64_t ticket;                 /* they are there when this many series of the queue are
+	                                 * complete */
 };
 struct block {                          /* memory for one node */
 	float *at;

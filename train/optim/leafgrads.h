@@ -51,7 +51,7 @@ int64_t tr_leafgrads_used(const struct tr_leafgrads *lg);
 /* Returns whether gradients are added up over the ranks during backward passes, so that all ranks
  * must complete them. */
 int tr_leafgrads_is_early(const struct tr_leafgrads *lg);
-/* Returns the queue of what goes on in the background. Its group is mesh->background. */
+/* Returns the queue of background exchanges. Its group is mesh->background. */
 struct tr_queue *tr_leafgrads_queue(struct tr_leafgrads *lg);
 /* Returns the number of leaves of this rank. */
 int tr_leafgrads_count(const struct tr_leafgrads *lg);

@@ -253,8 +253,8 @@ static int add_tied(struct tr_leafgrads *lg, struct tr_error *err)
 	return rc;
 }
 
-/* Begins to collect the sums of late buckets. Of a head that was added to the embedding nothing is
- * needed any more. */
+/* Begins to collect the sums of late buckets. A head that was added to the embedding is not needed
+ * any more. */
 static int collect_late(struct tr_leafgrads *lg, struct tr_error *err)
 {
 	int all = tr_leaf_is_tied(lg->o.reg) ? lg->buckets - 2 : lg->buckets - 1, rc = 0;
@@ -287,7 +287,7 @@ int tr_leafgrads_first(const struct tr_leafgrads *lg)
 	return 0;
 }
 
-/* Returns whether all leaves of a bucket were closed, and given to be added up. */
+/* Returns whether all leaves of a bucket were closed and added up, or queued to be. */
 static int is_complete(const struct tr_leafgrads *lg, const struct bucket *b)
 {
 	if (tr_leaf_is_empty(b))

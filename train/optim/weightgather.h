@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* After an update with ZeRO each rank of dp has the new weights of its share. It gets those of the
  * others layer by layer, in the order in which a forward pass reads them, so that the pass may
- * begin before all of them have come. */
+ * begin before all of them have arrived. */
 #ifndef WEIGHTGATHER_H
 #define WEIGHTGATHER_H
 #include "series.h"

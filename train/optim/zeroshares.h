@@ -13,7 +13,7 @@ enum tr_zero_form { TR_ZERO_TENSOR, TR_ZERO_FLAT };
 struct tr_shares {
 	const struct tr_ranks *dp;      /* borrowed */
 	/* The buffer has two areas: the embedding or the head, if they have the same weights, and
-	 * everything behind it. In area a, rank r has items [cut[a][r], cut[a][r + 1]). So two
+	 * everything after it. In area a, rank r has items [cut[a][r], cut[a][r + 1]). So two
 	 * stages of a pipeline cut the parameter that both have alike, and in form flat each rank
 	 * has an equal share of the gradients of the head, too. */
 	int64_t *cut[2];

@@ -107,10 +107,10 @@ int tr_store_has_average(const struct tr_store *s);
  * weights come from its masters, if it has any, and otherwise from its model. The moments stay as
  * they are if it has none. If it was found by resume auto and is damaged, the newest one that is
  * whole is loaded, and those after it are set aside, unless the store only reads.
- * step  receives which one was loaded. If it is another one than that which was found, its options
- *       and its notes are not known yet.
- * ELAYOUT: *step has other tensors than the state. If it is another one than that which was found,
- * that one is damaged and was not set aside. [collective] */
+ * step  receives which one was loaded. If it is not the one that was found, its options and its
+ *       notes are still unknown.
+ * ELAYOUT: the tensors of *step differ from those of the state. If *step is not the one that was
+ * found, that one is damaged and was not set aside. [collective] */
 int tr_store_load(struct tr_store *s, int64_t *step, struct tr_error *err);
 /* Fills the weights of a trainer from a Hugging Face directory; call tr_trainer_spread afterwards.
  * [collective] */

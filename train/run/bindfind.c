@@ -61,7 +61,7 @@ static int64_t step_of_name(const char *name)
 }
 
 /* Reads "RUN@STEP", "RUN@latest" or a directory. The directory of a checkpoint of this run is
- * RUN@STEP, too. Any other directory in the run is no checkpoint of it, for example a copy or an
+ * RUN@STEP, too. Any other directory in the run is not a checkpoint of it, for example a copy or an
  * export. */
 static int read_place(const struct tr_store *s, const char *resume, struct place *at, int *own,
 		      struct tr_error *err)
@@ -394,7 +394,7 @@ static void read_loss(const struct tr_store *s, struct tr_progress *p)
 }
 
 /* Refuses keep-best if the checkpoints of the run have losses of something else: the best of them
- * would count as none, and be deleted. */
+ * would not count as such, and would be deleted. */
 static int check_loss(const struct tr_store *s, struct tr_error *err)
 {
 	const char *was = s->found && !s->elsewhere ?

@@ -16,7 +16,8 @@ static int fail_with(struct tr_error *err, const char *dir, int why)
 		       "on a disk that has room for the moments", dir, strerror(why));
 }
 
-/* The room is taken now, because a page that has none when it is written ends the process. */
+/* The space is reserved now: if the disk had none for a page when it is written, the process would
+ * be killed. */
 static int map_file(struct tr_offload *f, const char *dir, int fd, size_t bytes,
 		    struct tr_error *err)
 {

@@ -17,7 +17,7 @@ static int no_memory(struct tr_error *err)
 	return tr_fail(err, TR_ENOMEM, "no memory for the events");
 }
 
-/* Returns room for one more item of `bytes` behind n of them, or NULL. The memory doubles. */
+/* Returns room for one more item of `bytes` after n of them, or NULL. The memory doubles. */
 static void *grow(void *at, size_t n, size_t *room, size_t bytes)
 {
 	size_t more = n < 64 ? 64 : 2 * n;

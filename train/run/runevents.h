@@ -27,7 +27,7 @@ struct tr_runevents {
 	struct tr_points curve[TR_CURVES];
 	struct tr_resumption *resumed;
 	size_t resumed_n;
-	/* How many lines are no events, such as one that a crash has cut, or have a step that no
+	/* How many lines are not events, such as one that a crash has cut, or have a step that no
 	 * job makes. */
 	int64_t odd_lines;
 };

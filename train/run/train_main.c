@@ -116,8 +116,9 @@ static void on_stop(int sig)
 	alarm((unsigned)stop_seconds);
 }
 
-/* Ctrl-C. The user does not want to wait if it comes again. A launcher may pass on what the
- * terminal has sent to the ranks as well, so one that comes at once is the same one. */
+/* Ctrl-C. A second one means that the user does not want to wait. But a launcher may forward the
+ * signal that the terminal has also sent to the ranks, so a second one that arrives at once is the
+ * same one. */
 static void on_interrupt(int sig)
 {
 	if (signals.stop_ns && tr_clock_ns() - signals.stop_ns > AGAIN_NS)
@@ -128,7 +129,7 @@ static void on_interrupt(int sig)
 #define LATE "stop-seconds are over before the last step was saved; the next job resumes from " \
 	"the checkpoint before it"
 
-/* Writes a message of a handler, which cannot do anything about a failure. */
+/* Writes a message from a signal handler, which can do nothing about a failure. */
 static void write_or_not(int fd, const char *message, size_t n)
 {
 	ssize_t put = write(fd, message, n);
@@ -136,8 +137,8 @@ static void write_or_not(int fd, const char *message, size_t n)
 	(void)put;
 }
 
-/* The time of stop-seconds is over, whatever this process waits for: a step that takes longer, a
- * rank that is lost, or a disk. */
+/* Ends the process when stop-seconds are over, whatever it is waiting for: a step that takes
+ * longer, a rank that is lost, or a disk. */
 static void on_alarm(int sig)
 {
 	static const char late[] = "sheaf-train: " LATE "\n";
@@ -174,7 +175,7 @@ static void handle_unless_ignored(int sig, void (*handler)(int))
 		handle(sig, handler);
 }
 
-/* Makes a write to a program that has ended fail, so that it does not end the training. */
+/* Makes a write to a program that has ended fail, instead of killing the process. */
 static void outlive_readers(void)
 {
 	handle(SIGPIPE, SIG_IGN);
@@ -193,7 +194,7 @@ static void catch_signals(const struct tr_opts *o)
 
 /* ---- run ---- */
 
-/* Returns whether the argument behind a switch is meant as its value: true or false, or a word that
+/* Returns whether the argument after a switch is meant as its value: true or false, or a word that
  * tr_opts_set refuses. Any other one is the next argument, such as CONFIG. */
 static int means_yes_or_no(const char *value)
 {
@@ -307,9 +308,9 @@ static int train(struct command *c, struct tr_ranks *ranks, struct tr_error *err
 	return rc;
 }
 
-/* Waits before this rank ends. mpirun kills all ranks when one has ended, and first rank tr_teller
- * must write the event of the error, which it learns of in its next exchange. When that rank has
- * ended, mpirun ends this wait. */
+/* Waits before this rank ends. mpirun kills all ranks when one has ended, and before that rank
+ * tr_teller must write the event of the error, which it learns of in its next exchange. When that
+ * rank has ended, mpirun ends this wait. */
 static void leave_teller_time(const struct tr_ranks *ranks, const struct tr_error *err)
 {
 	int ms = ranks->timeout_ms < TELL_MS_MAX ? ranks->timeout_ms : TELL_MS_MAX;
@@ -335,8 +336,8 @@ static int is_other_rank(void)
 	return 0;
 }
 
-/* Writes an error as an event, if --json or --events is among the arguments. Those behind the one
- * that is wrong were not read. */
+/* Writes an error as an event, if --json or --events is among the arguments. Arguments after the
+ * wrong one were not read. */
 static void tell_first(struct command *c, int argc, char **argv, struct tr_error *err)
 {
 	struct tr_events events;
@@ -349,9 +350,9 @@ static void tell_first(struct command *c, int argc, char **argv, struct tr_error
 	tr_events_close(&events);
 }
 
-/* Says what is wrong before MPI has begun. As a rule all ranks have the same files and flags, so
- * all of them have the same message. mpirun kills the others when rank 0 has ended, so they wait,
- * and only rank 0 prints it. */
+/* Reports an error before MPI has begun. As a rule all ranks have the same files and flags, so all
+ * of them have the same message. mpirun kills the others when rank 0 has ended, so they wait, and
+ * only rank 0 prints it. */
 static int complain_first(struct command *c, int argc, char **argv, struct tr_error *err)
 {
 	const struct timespec nap = { .tv_sec = FIRST_S };
@@ -429,7 +430,7 @@ static int write_text(const char *path, const char *text, size_t n, struct tr_er
 	if (good)
 		return 0;
 	rc = tr_fail(err, TR_EIO, "%s: %s", path ? path : "stdout", strerror(errno));
-	/* A part of a picture is none. */
+	/* Part of a picture is of no use. */
 	if (to && path && stat(path, &st) == 0 && S_ISREG(st.st_mode))
 		unlink(path);
 	return rc;

@@ -177,7 +177,7 @@ int tr_teller(const struct tr_error *err)
 	return err->code == TR_ELOST && err->rank == 0;
 }
 
-/* Carries a job out.
+/* Runs a job.
  * job   the members that tr_job_start needs; the others are 0
  * work  what is done when the job has started */
 static int carry_out(const struct tr_job *job, int (*work)(struct tr_job *, struct tr_error *),

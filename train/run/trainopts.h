@@ -74,7 +74,7 @@ int tr_opts_read_yaml(struct tr_opts *o, const char *text, size_t n, const char 
 /* Returns YAML that sets the same options: all that are set or have a default. The caller frees the
  * text. NULL: no memory. */
 char *tr_opts_yaml(const struct tr_opts *o);
-/* Sets `keys` to the keys of the options that are different in a and b, and a NULL behind them. It
+/* Sets `keys` to the keys of the options that are different in a and b, and a NULL after them. It
  * has room for TR_OPTS_MAX + 1. Options that do not change what is computed are left out. */
 void tr_opts_differ(const struct tr_opts *a, const struct tr_opts *b, const char **keys);
 /* Writes the list of all options for --help. */

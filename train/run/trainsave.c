@@ -171,7 +171,7 @@ int tr_job_save(struct tr_job *j, enum tr_place to, struct tr_error *err)
 		rc = tr_trainer_settle(&j->t, err);
 	if (rc < 0)
 		return rc;
-	/* Signals that came before this save begins are answered by it. */
+	/* This save answers the signals that came before it. */
 	if (to == TR_TO_DISK) {
 		j->save_asked = 0;
 		if (j->signals)

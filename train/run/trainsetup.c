@@ -61,7 +61,7 @@ static int check_heads(const struct tr_setup *s, struct tr_error *err)
 		       pieces, s->config.kv_heads, o->model);
 }
 
-/* Each part of the model has a layer at least. */
+/* Each part of the model has at least one layer. */
 static int check_parts(const struct tr_setup *s, struct tr_error *err)
 {
 	const struct tr_opts *o = s->o;

@@ -267,8 +267,8 @@ static void list_as_changed(struct tr_job *j, const char *key)
 	j->changed[i] = key;
 }
 
-/* Lists `isa` as changed if the kernels have other bits than those of the checkpoint. A checkpoint
- * of other software has no bits to compare with. */
+/* Lists `isa` as changed if the kernels differ in their bits from those of the checkpoint. A
+ * checkpoint of other software has no bits to compare with. */
 static void compare_isa(struct tr_job *j)
 {
 	const struct tr_isa *isa = j->be->isa;
@@ -280,7 +280,7 @@ static void compare_isa(struct tr_job *j)
 	snprintf(p->isa, sizeof(p->isa), "%s", own);
 }
 
-/* Refuses other data than the checkpoint was trained on, because its place in the data would mean
+/* Refuses data other than the checkpoint was trained on, because its place in the data would mean
  * nothing there. If the checkpoint is in another run, the training begins with the first sample of
  * the new data instead, and `data` is listed as changed. */
 static int check_data(struct tr_job *j, struct tr_error *err)
@@ -479,8 +479,8 @@ static int make_link(struct tr_job *j, struct tr_error *err)
 	return rc;
 }
 
-/* Checks the options, and says if micro-batch is above what a rank has, as it may be in a file that
- * is used with several meshes. */
+/* Checks the options, and warns if micro-batch is above what a rank has, as it may be in a file
+ * that is used with several meshes. */
 static int check_options(struct tr_job *j, struct tr_error *err)
 {
 	struct tr_opts *o = j->o;

@@ -38,7 +38,7 @@ static size_t bytes_of(const struct pipeline *p, const struct tr_work *w,
 	return bytes ? bytes : 1;
 }
 
-/* Receives what the part before this one has computed, or in a backward pass the one behind it.
+/* Receives what the part before this one has computed, or in a backward pass the one after it.
  * *got receives the number of bytes. */
 static int receive(struct pipeline *p, const struct tr_work *w, void *at, size_t *got,
 		   struct tr_error *err)
