@@ -89,9 +89,10 @@ int  sheaf_run_path(struct sheaf_run *run, int64_t step, char *path, size_t byte
 
 /* The kinds of leftovers that sheaf_run_leftovers lists. */
 enum sheaf_leftover_kind {
-	SHEAF_LEFTOVER_LOCK = 1,        /* the lock of the run, and which process has or had it */
+	SHEAF_LEFTOVER_LOCK = 1,        /* the lock of the run, and which process holds or held
+	                                 * it */
 	SHEAF_LEFTOVER_DAMAGED = 2,     /* a damaged checkpoint */
-	SHEAF_LEFTOVER_UNREAD = 3,      /* a directory that an I/O error hides */
+	SHEAF_LEFTOVER_UNREAD = 3,      /* a directory that could not be read: I/O error */
 	SHEAF_LEFTOVER_REMAINS = 4,     /* what is left of a checkpoint, which sheaf_run_list calls
 	                                 * damaged: a directory that is empty, or that has
 	                                 * sheaf.sums but no sheaf.json, as after an interrupted
@@ -124,15 +125,15 @@ const char *sheaf_leftover_action_name(int32_t action);
 /* One entry of sheaf_run_leftovers. Strings are valid during the callback only. */
 struct sheaf_leftover {
 	uint32_t size;                  /* sizeof(struct sheaf_leftover) of the library */
-	int32_t lives;                  /* the process that wrote it: 0: surely dead; 1: alive, or
-	                                 * possibly alive; -1: none */
+	int32_t lives;                  /* the process that wrote it: 0: certainly dead; 1: alive,
+	                                 * or possibly alive; -1: none */
 	int32_t kind;                   /* enum sheaf_leftover_kind */
 	int32_t action;                 /* enum sheaf_leftover_action */
 	int64_t step;                   /* number of the checkpoint; -1: belongs to none */
 	uint64_t bytes;                 /* total size of the files its manifest names; 0: unknown */
 	const char *path;               /* path relative to the run; "": unknown */
 	const char *session;            /* session of the save; "": unknown */
-	const char *why;                /* explanation for people, one line */
+	const char *why;                /* human-readable explanation, one line */
 	int32_t whole;                  /* of a staged save: 1 if its manifest is correct and all
 	                                 * files are there with the right sizes */
 	int32_t reserved;
@@ -185,7 +186,7 @@ int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *e
  * - All checkpoints of the run are marked bad, and the parent of this one is not among them.
  *
  * The manifest and the sizes of the files are checked. The bytes are not: call
- * sheaf_checkpoint_verify for that. After a power cut the checkpoint is complete in one of the two
+ * sheaf_checkpoint_verify for that. After a power loss the checkpoint is complete in one of the two
  * places.
  * dir     directory of the run.
  * aside   path of the checkpoint: sheaf_item.path of an item whose state is SHEAF_ITEM_ASIDE.
@@ -195,7 +196,7 @@ int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *e
  * EINVAL: refused as above; the message names the two checkpoints.
  * ECORRUPT: the checkpoint is damaged.
  * EBUSY: a job has the run open for writing.
- * EINDOUBT: the checkpoint is back, but a power cut may set it aside again.
+ * EINDOUBT: the checkpoint is back, but a power loss may set it aside again.
  * [local] */
 int  sheaf_run_restore(const char *dir, const char *aside, const struct sheaf_opts *opts,
                        struct sheaf_error *err);
@@ -291,7 +292,8 @@ struct sheaf_export {
 	 * with EFAILED. */
 	int (*progress)(void *arg, uint64_t done, uint64_t total);
 	void *arg;                      /* passed to progress */
-	/* What is written; NULL: "hf".
+	/* What is written; NULL: "hf". For "paddle", "paddle-uc", "paddle-fc" and "sharding-io"
+	 * Paddle must support the types.
 	 * - "hf": a directory that Hugging Face software opens: model.safetensors, or several files
 	 *   and an index, and the attached files. If another program wrote the checkpoint,
 	 *   config.json, the tokenizer and similar files are copied from its directory.
@@ -301,26 +303,24 @@ struct sheaf_export {
 	 *   dictionary.
 	 * - "npz": one file that numpy.load opens. file_bytes_max must be 0.
 	 * - "paddle": one file that paddle.load opens, with the dictionary of a model's state.
-	 *   file_bytes_max must be 0. The types must be those that Paddle has.
+	 *   file_bytes_max must be 0.
 	 * - "paddle-uc": a unified checkpoint of PaddleNLP and PaddleFormers: a directory with
 	 *   safetensors files and an index for each family, and what "hf" copies. Names and shapes
-	 *   stay as they are; sheaf_checkpoint_map gives those of Paddle. The types must be those
-	 *   that Paddle has.
+	 *   stay as they are; sheaf_checkpoint_map gives those of Paddle.
 	 * - "paddle-fc": a flex checkpoint that paddle.distributed.load_state_dict loads, and what
 	 *   "hf" copies. With all_families it has the folders and the names that the trainer of
 	 *   PaddleFormers has for the model, the optimizer, master weights and averages (model,
-	 *   optimizer, master_weights and ema), and there must be no other family. The types must
-	 *   be those that Paddle has.
+	 *   optimizer, master_weights and ema), and there must be no other family.
 	 * - "sharding-io": a directory that the trainers of PaddleNLP and PaddleFormers load with
-	 *   load_sharded_model under any number of ranks that share the optimizer, and what "hf"
-	 *   copies. all_families must not be 0: families "model", "master_weights", "optimizer"
-	 *   and "ema" are written, and others are refused. There must be moments of AdamW.
-	 *   file_bytes_max limits what a rank has. The types must be those that Paddle has.
-	 * - "deepspeed-universal": a directory that DeepSpeed goes on from with load_universal,
+	 *   load_sharded_model on any number of ranks that share the optimizer, and what "hf"
+	 *   copies. all_families must not be 0: families "model", "master_weights", "optimizer" and
+	 *   "ema" are written, and others are refused. There must be moments of AdamW.
+	 *   file_bytes_max limits what a rank has.
+	 * - "deepspeed-universal": a directory that DeepSpeed resumes from with load_universal,
 	 *   with any stage of ZeRO on any number of ranks. all_families must not be 0: families
-	 *   "model", "master_weights" and "optimizer" are written, and others are not. Weights
-	 *   that are not F32 must have masters, and there must be moments of AdamW.
-	 *   file_bytes_max must be 0.
+	 *   "model", "master_weights" and "optimizer" are written, and others are not. Weights that
+	 *   are not F32 must have masters, and there must be moments of AdamW. file_bytes_max must
+	 *   be 0.
 	 * - "gguf": one file for llama.cpp, of the types F32, F16 and BF16; norms and biases become
 	 *   F32. Its metadata come from config.json and the tokenizer, which are attached to the
 	 *   checkpoint or lie beside it. The tensors must have the names of llama.cpp, as
@@ -372,13 +372,13 @@ struct sheaf_export {
  *   SHEAF_LATEST again.
  * EBUSY: another process is writing <dir>.partial.
  * EFAILED: how->progress ended it.
- * EINDOUBT: <dir> exists, but after a power cut it may have its former name, which is <dir>.partial
- *         or lies in it.
+ * EINDOUBT: <dir> exists, but after a power loss it may have its former name, which is
+ *         <dir>.partial or lies in it.
  * EINVAL: one of these:
  * - Several ranks opened the checkpoint together, or it is spread over the memory of several nodes.
  * - A tensor has a name or a number of dimensions that Sheaf does not write, or a type that the
  *   format does not have.
- * - how->dtype is no type of floating-point numbers that Sheaf converts to.
+ * - how->dtype is not a floating-point type that Sheaf converts to.
  * - There is no such format, or an option does not go with it.
  * [local] */
 int  sheaf_checkpoint_export(struct sheaf_checkpoint *step, const char *dir,
@@ -439,26 +439,25 @@ struct sheaf_import {
  * - dir is a checkpoint.
  * - Several ranks opened the source together, or it is spread over the memory of several nodes.
  * - A tensor has a name or a number of dimensions that Sheaf does not write.
- * - how->dtype is no type of floating-point numbers that Sheaf converts to.
- * - how->as is no name of a family, or an option for one family was given for several.
+ * - how->dtype is not a floating-point type that Sheaf converts to.
+ * - how->as is not a valid family name, or an option for one family was given for several.
  * [local] */
 int  sheaf_checkpoint_import(struct sheaf_checkpoint *step, const char *dir, int64_t number,
                              const struct sheaf_import *how, struct sheaf_report *report,
                              struct sheaf_error *err);
 
-/* Writes the index of a checkpoint anew (model.safetensors.index.json, or of files of torch.save
- * pytorch_model.bin.index.json), from what its files have, if it is missing, damaged, or lists
- * other tensors than the files have. Other software finds the tensors by this file; Sheaf opens the
- * checkpoint without it, too. The file is replaced by one rename, and is durable when the call
- * returns.
+/* Rebuilds the index of a checkpoint from its files (model.safetensors.index.json, or
+ * pytorch_model.bin.index.json for torch.save files), if it is missing or damaged, or does not
+ * match the files. Other software finds the tensors by this file; Sheaf opens the checkpoint
+ * without it, too. The file is replaced by one rename, and is durable when the call returns.
  * step    the checkpoint: a Hugging Face directory, or a checkpoint of a run, whose indexes must
  *         then have the checksums that its manifest says.
  * Returns how many indexes were written, 0 if there is nothing to repair, or an error code.
  * ECORRUPT: the checkpoint is damaged.
  * EFORMAT: a tensor that the index lists is in no file, so that a file may be missing.
  * EIO: the directory could not be written.
- * EINVAL: several ranks opened the checkpoint together, or it is no directory on disk whose files
- *         have an index.
+ * EINVAL: several ranks opened the checkpoint together, or it is not a directory on disk whose
+ *         files have an index.
  * [local] */
 int  sheaf_checkpoint_repair_index(struct sheaf_checkpoint *step, struct sheaf_error *err);
 

@@ -78,7 +78,7 @@ struct sheaf_agent_opts {
 int  sheaf_agent_serve(const char *dir, const struct sheaf_agent_opts *opts,
                        struct sheaf_error *err);
 
-/* What an agent says of itself, see sheaf_agent_get_info. */
+/* What an agent reports about itself, see sheaf_agent_get_info. */
 struct sheaf_agent_info {
 	uint32_t size;                  /* sizeof(struct sheaf_agent_info), set by the caller */
 	int32_t users;                  /* connected processes of jobs, without readers */
@@ -101,8 +101,8 @@ struct sheaf_agent_info {
  * [local] */
 int  sheaf_agent_get_info(const char *dir, const char *agent, struct sheaf_agent_info *info,
                           struct sheaf_error *err);
-/* Finds the agents that this user has on this node, and asks each about itself. An agent whose
- * socket is not in /tmp, because sheaf_agent_opts.agent named another path, is not found.
+/* Finds this user's agents on this node, and asks each about itself. An agent whose socket is not
+ * in /tmp, because sheaf_agent_opts.agent named another path, is not found.
  * item    called for each agent with the path of its socket. The strings are valid during the
  *         callback only. A result other than 0 ends the list, and the call returns it.
  * arg     passed to item.
@@ -132,7 +132,7 @@ struct sheaf_memory {
 	int32_t ranks;                  /* how many ranks saved it */
 	int32_t here;                   /* for how many of them this node has the staging buffer */
 	int32_t tries;                  /* jobs that loaded it and got no further */
-	int32_t lost;                   /* 1: the run was rewound since, so it is skipped */
+	int32_t lost;                   /* 1: the run has been rewound since, so it is skipped */
 };
 /* Lists the checkpoints that the agent of this node keeps. Those of the latest job come first. For
  * each job the newest checkpoint comes first.

@@ -22,7 +22,7 @@ extern "C" {
  * group  the ranks; NULL: this process alone.
  * opts   as for sheaf_run_open; NULL: defaults.
  * ENOENT: there is nothing at that path.
- * EFORMAT: it is nothing that sheaf can read.
+ * EFORMAT: sheaf cannot read what is there.
  * [collective] */
 int  sheaf_checkpoint_open_path(struct sheaf_checkpoint **step, const char *path,
                                 struct sheaf_group *group,
@@ -32,27 +32,27 @@ struct sheaf_map {
 	uint32_t size;
 	const char *file;               /* path of the map, a text in the language of
 	                                 * doc/mapping.md */
-	const char *to;                 /* name of the side of the map that is made; NULL: the right
-	                                 * one. The checkpoint is of the other side */
+	const char *to;                 /* the side of the map to produce; NULL: the right one. The
+	                                 * checkpoint has the other side */
 	const char *const *set;         /* texts NAME=NUMBER, ended by NULL: arguments of the map,
 	                                 * and values that replace those of config.json; NULL:
 	                                 * none */
 	const char *config;             /* path of a config.json; NULL: the one that is attached to
 	                                 * the checkpoint or lies beside it. If the checkpoint has
 	                                 * none, an export or import of the result copies it */
-	const char *family;             /* only tensors of this family are taken; NULL: all */
-	const char *prefix;             /* only tensors whose names begin with this are taken, and
+	const char *family;             /* only tensors of this family are mapped; NULL: all */
+	const char *prefix;             /* only tensors whose names begin with this are mapped, and
 	                                 * it is removed before the map is applied; NULL: all */
-	uint64_t memory_bytes;          /* limit of the memory for parts of tensors whose items come
-	                                 * in another order; 0: 128 MiB. With less than 16 MiB they
-	                                 * are read in smaller parts, which takes longer */
+	uint64_t memory_bytes;          /* memory limit for parts of tensors whose items are
+	                                 * reordered; 0: 128 MiB. With less than 16 MiB they are
+	                                 * read in smaller parts, which takes longer */
 };
 /* Shows a checkpoint under the names and in the shapes of another program, as a map says. Call it
  * to read, compare, load, export or import a checkpoint as if that program had written it. The map
- * is checked to be bijective, and it must take every tensor of the checkpoint. Nothing is copied:
- * reads of the result read what they need of the checkpoint, and compare its checksums if it has
- * any. State of the optimizer is mapped like the weights that it belongs to. If the map leaves out
- * padding, the note map.padding_left_out says how many items.
+ * is checked to be bijective, and a rule must match every tensor of the checkpoint. Nothing is
+ * copied: reads of the result read what they need of the checkpoint, and compare its checksums if
+ * it has any. State of the optimizer is mapped like the weights that it belongs to. If the map
+ * leaves out padding, the note map.padding_left_out says how many items.
  * mapped  receives the result, which has no checksums of its own. Close it with
  *         sheaf_checkpoint_close.
  * step    the checkpoint, opened by this process alone. It may be closed before the result.
@@ -60,14 +60,15 @@ struct sheaf_map {
  * EINVAL: the map is not right, or does not fit config.json; the message names its line. Or
  *         several ranks opened the checkpoint together.
  * ENOENT: there is no such file.
- * EFORMAT: config.json is no JSON.
+ * EFORMAT: config.json is not JSON.
  * ELAYOUT: the map does not fit the checkpoint: a tensor is missing or has another shape, or no
- *         rule takes it.
+ *         rule matches it.
  * ECORRUPT: the checkpoint is damaged.
  * [local] */
 int  sheaf_checkpoint_map(struct sheaf_checkpoint **mapped, struct sheaf_checkpoint *step,
                           const struct sheaf_map *how, struct sheaf_error *err);
-/* What a checkpoint says of itself. Strings are valid until it is closed; "" means unknown. */
+/* General information about a checkpoint. Strings are valid until it is closed; "" means
+ * unknown. */
 struct sheaf_checkpoint_info {
 	uint32_t size;
 	int32_t ranks;                  /* number of ranks that saved it; 0: unknown */
@@ -96,7 +97,7 @@ struct sheaf_checkpoint_info {
 	uint64_t files;                 /* number of tensor files */
 	const char *evidence;           /* what the format was recognised by */
 };
-/* Fills *info with what a checkpoint says of itself. [local] */
+/* Fills *info with general information about a checkpoint. [local] */
 int  sheaf_checkpoint_get_info(struct sheaf_checkpoint *step, struct sheaf_checkpoint_info *info,
                                struct sheaf_error *err);
 /* A tensor of a checkpoint. Strings are valid until the checkpoint is closed. */
@@ -141,8 +142,7 @@ struct sheaf_ema_info {
 	int64_t interval;               /* as in sheaf_ema */
 	int64_t updates;                /* number of updates so far */
 };
-/* Fills *info with averages i of a checkpoint, counted from 0. EEND if there are none of that
- * index.
+/* Fills *info with the i-th averages of a checkpoint, counted from 0. EEND if there are none.
  * [local] */
 int  sheaf_checkpoint_ema_at(struct sheaf_checkpoint *step, size_t i, struct sheaf_ema_info *info,
                              struct sheaf_error *err);
@@ -179,7 +179,7 @@ struct sheaf_finding {
 	const char *file;               /* the file, relative to the checkpoint */
 	const char *family;             /* family of the tensor */
 	const char *name;               /* name of the tensor */
-	const char *msg;                /* explanation for people, one line */
+	const char *msg;                /* human-readable explanation, one line */
 	int64_t block;                  /* index of the 1-MiB block in the file; -1: none */
 	int64_t offset;                 /* byte offset in the file; -1: none */
 };

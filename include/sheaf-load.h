@@ -39,7 +39,7 @@ struct sheaf_load;                      /* a load that fills one slice at a time
  * state   what this rank holds; slices may have NULL data.
  * flags   as for sheaf_checkpoint_load, without SHEAF_LOAD_DRY.
  * report  receives what a load with SHEAF_LOAD_DRY reports; may be NULL.
- * Returns the codes of sheaf_checkpoint_load that are found before any byte is read.
+ * Returns those errors of sheaf_checkpoint_load that are detected before any byte is read.
  * EINVAL: also if the state has averages (sheaf_state_ema) of a slice whose data is NULL.
  * [collective] */
 int  sheaf_load_begin(struct sheaf_load **load, struct sheaf_checkpoint *step,
@@ -71,8 +71,8 @@ int  sheaf_load_fills(const struct sheaf_load *load, int slice, struct sheaf_err
 int  sheaf_load_take(struct sheaf_load *load, int slice, void *data, struct sheaf_error *err);
 /* Ends a load: all ranks agree that they have taken what they must. Call it when all takes have
  * returned, even if one has failed.
- * report  receives the numbers of the whole load; may be NULL. `unverified` counts tensors that no
- *         rank has taken whole, and report->item is called for these only.
+ * report  receives the totals of the load; may be NULL. `unverified` counts tensors that no rank
+ *         has taken whole, and report->item is called for these only.
  * 0: All values are valid, and the next save of the state has this checkpoint as its parent.
  * EINVAL: rank err->rank has not taken a slice, or is still taking one. The load goes on: take the
  *    slice, and call this again on all ranks.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf-stat.h - how far a save, a load or a verification is, and for how long its calls blocked
+/* sheaf-stat.h - progress of a save, a load or a verification, and for how long its calls blocked
  * the caller. sheaf_opts.progress gets a struct sheaf_stat, too. The rules at the head of sheaf.h
  * apply to these calls. */
 #ifndef SHEAF_STAT_H
@@ -25,7 +25,7 @@ enum sheaf_phase {
 /* Returns the name of a phase, such as "copying", or NULL if there is no such phase. Static.
  * [any thread] */
 const char *sheaf_phase_name(int32_t phase);
-/* How far a save, a load or a verification is on this rank. All times are in nanoseconds. Times
+/* Progress of a save, a load or a verification on this rank. All times are in nanoseconds. Times
  * "in" a call are how long the caller was blocked in it. */
 struct sheaf_stat {
 	uint32_t size;
@@ -44,7 +44,7 @@ struct sheaf_stat {
 	uint64_t commit_ns;             /* in sheaf_save_commit, and the rest of
 	                                 * sheaf_save_advance */
 	uint64_t buffer_ns;             /* the part of begin_ns before a staging buffer was free */
-	uint32_t buffers_busy;          /* staging buffers in use by saves in flight of the run */
+	uint32_t buffers_busy;          /* staging buffers in use by the run's saves in flight */
 	uint32_t at_once;               /* 1: a lazy save that was copied inside begin */
 	uint64_t gates;                 /* lazy save: calls of sheaf_save_wait_copied */
 	uint64_t gates_waited;          /* those of them that found the slice not copied, and had a

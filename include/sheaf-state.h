@@ -45,9 +45,9 @@ struct sheaf_ema {
  *   weights opens.
  * - Every step that counts is applied once, even if its save is dropped (EAGAIN) or fails.
  * - After a load the averages continue from what was loaded. If the loaded step is saved again, to
- *   the same run, it makes no update. A checkpoint without averages
- *   of that name can be loaded without a flag, and the averages start again. Averages that the load
- *   did not fill are set to the weights at the next save.
+ *   the same run, it makes no update. A checkpoint without averages of that name can be loaded
+ *   without a flag, and the averages start again. Averages that the load did not fill are set to
+ *   the weights at the next save.
  * - A rank may have none of the slices. If no rank has any, begin, sheaf_state_average and load are
  *   EINVAL.
  *
@@ -82,8 +82,8 @@ struct sheaf_average {
 };
 /* Gives access to the averages of a slice, for example to evaluate the model with them. If a lazy
  * save in flight has not yet updated these averages, the call does that first. The averages are
- * then those of the last step that counted, bit for bit as a checkpoint of that step has them. No
- * other rank is asked, and the disk is not waited for.
+ * then those of the last step that counted, bit for bit as a checkpoint of that step has them. The
+ * call neither communicates nor waits for the disk.
  * name     family of the averages (sheaf_ema.name); NULL: "ema".
  * slice    number of a slice of weights.
  * average  receives where its averages are. They lie as the weights do: the average of item k of
@@ -109,9 +109,9 @@ int  sheaf_state_get_average(struct sheaf_state *state, const char *name, int sl
  * sheaf_save_begin, where sheaf_save_note may be called. The size may differ from rank to rank and
  * from save to save, and a rank may give none. Bytes that always have the same size can be a part
  * of the state instead (sheaf_state_rank_bytes).
- * stream  name of the stream: [a-z0-9._-]{1,57} without ".safetensors" in it, and not the name
- *         of a stream that was added with sheaf_state_rank_bytes. A rank gives
- *         each stream once in a save.
+ * stream  name of the stream: [a-z0-9._-]{1,57} without ".safetensors" in it, and not the name of a
+ *         stream that was added with sheaf_state_rank_bytes. A rank gives each stream once in a
+ *         save.
  * bytes   the contents; copied.
  * n       their size, at most 64 MiB; may be 0.
  * EINVAL: not allowed, or too late, as for sheaf_save_attach. The save goes on without the bytes,
@@ -148,8 +148,8 @@ int  sheaf_checkpoint_rank_bytes(struct sheaf_checkpoint *step, const char *stre
  * - It does not cover data, the values of averages, or what was done with the state.
  * - Two ways to write the same slice give the same hash: NULL and "model" for the family, 0 and
  *   dtype for data_dtype, and strides that are all 0 and those of dense memory.
- * - Other states have the same hash with a probability of 2^-64. Hashes of different ranks, and of
- *   different versions of the library, say nothing when they are compared.
+ * - Other states have the same hash with a probability of 2^-64. Do not compare hashes of different
+ *   ranks or library versions.
  * 0: the state is NULL, or a call on it has failed. No other state has this hash.
  * [local] */
 uint64_t sheaf_state_hash(const struct sheaf_state *state);

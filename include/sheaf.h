@@ -2,8 +2,8 @@
 /* sheaf.h - saves and loads the training state of a job that runs on many ranks.
  *
  * A checkpoint holds whole tensors in safetensors files. A job with any other number of ranks and
- * any other parallel layout can load it (resharding). A checkpoint is there completely or not at
- * all, and every byte of it has a checksum. This program makes one and loads it:
+ * any other parallel layout can load it (resharding). A checkpoint exists completely or not at all,
+ * and every byte of it has a checksum. This program makes one and loads it:
  *
  *     float weight[2 * 3] = { 1, 2, 3, 4, 5, 6 };
  *     struct sheaf_slice all = { .size = sizeof(all), .name = "layer.0.weight",
@@ -123,7 +123,7 @@ struct sheaf_state;                     /* what this rank holds */
 struct sheaf_save;                      /* a save in progress */
 struct sheaf_finding;                   /* something a verification found: sheaf-inspect.h */
 struct sheaf_report;                    /* what a load or a verification found, see below */
-struct sheaf_stat;                      /* how far a save or a load is: sheaf-stat.h */
+struct sheaf_stat;                      /* progress of a save or load: sheaf-stat.h */
 
 enum sheaf_code {                       /* result codes; numbers never change */
 	SHEAF_OK = 0,                   /* success */
@@ -141,14 +141,14 @@ enum sheaf_code {                       /* result codes; numbers never change */
 	SHEAF_ECORRUPT = -9,            /* bytes do not match their checksum or digest */
 	SHEAF_EFORMAT = -10,            /* not a checkpoint of sheaf, or one that only a
 	                                 * newer version can read */
-	SHEAF_EINDOUBT = -11,           /* the checkpoint is there and whole, but a power cut may
-	                                 * still take it, until a later save is committed */
+	SHEAF_EINDOUBT = -11,           /* the checkpoint exists and is complete, but a power loss
+	                                 * may still remove it, until a later save is committed */
 	SHEAF_EBUG = -12,               /* sheaf found an error of its own */
 	SHEAF_ELOST = -13,              /* a rank died or was too late, or the lock was lost */
 	SHEAF_EDIVERGED = -14,          /* replicas differ, or a slice changed before its gate */
 	SHEAF_EFAILED = -15,            /* aborted by the caller or by opts.progress, or the save
 	                                 * holds what cannot be stored; err->msg is the reason */
-	SHEAF_EEND = -16                /* the list has no item of that index: it has ended */
+	SHEAF_EEND = -16                /* the list has no item at that index */
 };
 struct sheaf_error {                    /* filled by a call that fails; needs no initial value */
 	int code;                       /* enum sheaf_code */
@@ -156,7 +156,7 @@ struct sheaf_error {                    /* filled by a call that fails; needs no
 	int rank;                       /* the rank that failed first; -1: unknown */
 	char msg[500];                  /* one line: what failed, where and why */
 };
-/* Returns a phrase for people that describes a code. Static, never NULL. [any thread] */
+/* Returns a human-readable description of a code. Static, never NULL. [any thread] */
 const char *sheaf_strerror(int code);
 /* Returns the name of a code: "EINVAL" for SHEAF_EINVAL, "OK" for 0. Static; NULL if there is no
  * such code. [any thread] */
@@ -184,7 +184,7 @@ enum sheaf_dtype {
 const char *sheaf_dtype_name(int dtype);
 /* Returns the size of one item in bits, or 0 for an unknown type. [any thread] */
 int sheaf_dtype_bits(int dtype);
-/* Returns the type that safetensors calls so, or 0 if there is none. [any thread] */
+/* Returns the type that has this safetensors name, or 0. [any thread] */
 int sheaf_dtype_from_name(const char *name);
 
 #define SHEAF_DIMS_MAX 8                /* maximum number of dimensions of a slice */
@@ -295,8 +295,8 @@ enum sheaf_op { SHEAF_SUM = 0, SHEAF_MAX = 1, SHEAF_XOR = 2 };
  * thread that called sheaf, in the same order on all ranks; those of commit_group and copies_group
  * are called on a thread of sheaf.
  * - Each returns 0, or non-zero if it failed or if it would wait longer than timeout_ms, which is
- *   always above 0 here. All buffers are in host memory. After one
- *   failure the group is not used any more.
+ *   always above 0 here. All buffers are in host memory. After one failure the group is not used
+ *   any more.
  * - An operation that fails writes the reason to *err, which is never NULL: one line to err->msg,
  *   and, if it knows them, an errno to err->sys and the rank that it could not reach to err->rank.
  *   The calls that return SHEAF_ELOST show this text. If it writes nothing, the message says how
@@ -307,9 +307,9 @@ struct sheaf_group_ops {
 	uint32_t size;
 	int32_t rank;                   /* this rank, from 0 */
 	int32_t ranks;                  /* number of ranks */
-	int32_t node;                   /* 0, normally: sheaf finds out which ranks share memory.
-	                                 * A number above 0 forbids it to share memory with ranks
-	                                 * that have another number */
+	int32_t node;                   /* 0, normally: sheaf finds out which ranks share memory. A
+	                                 * number above 0 keeps it from sharing memory with ranks
+	                                 * whose number differs */
 	/* Collects `bytes` bytes of each rank in `all`, in order of ranks (ranks * bytes). */
 	int (*allgather)(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms,
 	                 struct sheaf_error *err);
@@ -362,9 +362,9 @@ struct sheaf_opts {
 	uint64_t file_bytes_max;        /* limit on the size of a tensor file; 0: 5e9. A larger
 	                                 * tensor gets a file of its own */
 	/* I/O threads of this rank; 0: 4. They do disk I/O where io_uring is not available, and
-	 * copy from memory or the page cache in loads, as far as there are processors. If there is
-	 * more than one, one of them touches the destination memory ahead of the reads of a load,
-	 * so that page faults do not delay these. */
+	 * copy from memory or the page cache in loads, where at most one runs per processor. If
+	 * there is more than one, one of them touches the destination memory ahead of the reads of
+	 * a load, so that page faults do not delay these. */
 	int32_t io_threads;
 	/* Failed resume attempts after which a checkpoint is skipped; 0: no limit. If this many
 	 * jobs have loaded a checkpoint and none of them got further, and there is an older one,
@@ -379,8 +379,8 @@ struct sheaf_opts {
 	void (*log)(void *arg, int level, const char *line);
 	/* Called again and again by calls that wait, to report how far they are: loads,
 	 * verifications and sheaf_save_result (every 100 ms), and commits (every 250 ms, and when
-	 * the ranks meet). Non-zero ends the call with EFAILED on all ranks,
-	 * and aborts the save. It must not call sheaf. */
+	 * the ranks meet). Non-zero ends the call with EFAILED on all ranks, and aborts the save.
+	 * It must not call sheaf. */
 	int  (*progress)(void *arg, const struct sheaf_stat *stat);
 	void *arg;                      /* passed to log and progress */
 	/* One more group of the same ranks, for commits in the background (sheaf_save_submit);
@@ -394,7 +394,8 @@ struct sheaf_opts {
 	const struct sheaf_staging *staging;            /* memory and threads of saves */
 	const struct sheaf_retention *retention;        /* which checkpoints are kept; NULL: all */
 	const struct sheaf_memory_tier *memory_tier;    /* checkpoints in memory; NULL: none */
-	const struct sheaf_notify *notify;              /* announces checkpoints; NULL: none is */
+	const struct sheaf_notify *notify;              /* announces checkpoints; NULL: no
+	                                                 * announcements */
 };
 /* Creates the run directory if there is none. */
 #define SHEAF_RUN_CREATE     0x10000ULL
@@ -409,8 +410,8 @@ struct sheaf_opts {
  * to get values out of a damaged checkpoint, not for training. */
 #define SHEAF_RUN_UNVERIFIED 0x100000ULL
 /* Records the times of each finished save: rank 0 appends a line of JSON to .sheaf/metrics.jsonl,
- * which `sheaf stats` reads. The files take at most 2 MiB. Costs one more agreement of the ranks
- * for each commit. A failure here is logged and fails no save. */
+ * which `sheaf stats` reads. The files take at most 2 MiB. Costs one more small collective per
+ * commit. A failure here is logged and fails no save. */
 #define SHEAF_RUN_METRICS    0x200000ULL
 
 /* Opens a run. For writing it takes the lock of the run, checks that all ranks see the same file
@@ -499,20 +500,18 @@ struct sheaf_save_opts {
  *   save in the order in which they were added.
  * - If sheaf_staging.bytes_max is set and cannot hold the whole state, begin copies everything
  *   after all, and sheaf_stat.at_once is 1.
- * - From the second lazy save of a state on, begin is one small agreement and touches no disk,
- *   unless there are slices in place (SHEAF_SLICE_IN_PLACE). The files are created by the first
- *   sheaf_save_advance or sheaf_save_commit of the save, or after its sheaf_save_submit, and
- *   nothing is written to disk before. So call one of them soon after begin. It also finds what is
- *   wrong with the save (EEXIST, no space). */
+ * - From the second lazy save of a state on, begin costs one small collective and does not touch
+ *   the disk, unless there are slices in place (SHEAF_SLICE_IN_PLACE). The files are created by the
+ *   first sheaf_save_advance or sheaf_save_commit of the save, or after its sheaf_save_submit, and
+ *   nothing is written to disk before. So call one of them soon after begin. They also report what
+ *   is wrong with the save (EEXIST, no space). */
 #define SHEAF_SAVE_LAZY     0x100000000ULL
 /* Saves to the memory tier only, and updates averages. Nothing is written to disk. After the commit
- * a later job finds the checkpoint in memory. Needs two staging buffers, which lazy
- * saves have by default; otherwise set sheaf_staging.buffers_max to 2.
- * With fewer, begin is EINVAL. Such saves are
- * committed in the order in which they began, independently of saves to disk. Two errors mean that
- * this checkpoint is not kept and training goes on: EAGAIN from begin, if some node has no agent;
- * and
- * EFAILED from commit, if an agent has ended since or has no memory left. */
+ * a later job finds the checkpoint in memory. Needs two staging buffers, which lazy saves have by
+ * default; otherwise set sheaf_staging.buffers_max to 2. With fewer, begin is EINVAL. Such saves
+ * are committed in the order in which they began, independently of saves to disk. Two errors mean
+ * that this checkpoint is not kept and training goes on: EAGAIN from begin, if some node has no
+ * agent; and EFAILED from commit, if an agent has ended since or has no memory left. */
 #define SHEAF_SAVE_NO_DISK  0x200000000ULL
 /* Back-pressure: if no staging buffer is free, begin returns EAGAIN instead of waiting. */
 #define SHEAF_SAVE_MAY_DROP 0x400000000ULL
@@ -578,7 +577,7 @@ int  sheaf_save_note(struct sheaf_save *save, const char *key, const char *value
  * Any other code: as of sheaf_save_commit; the save has failed. [collective] */
 int  sheaf_save_advance(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
 /* The gate of a slice in a lazy save: call it before the slice's memory changes, for example just
- * before the optimizer step. It copies or waits for what is not copied yet. No other rank is asked.
+ * before the optimizer step. It copies or waits for what is not copied yet. Does not communicate.
  * slice       the number of the slice, or SHEAF_ALL_SLICES.
  * timeout_ms  how long it waits at most; negative: as long as the run allows.
  * 0: the memory of the slice may change. This save does not read it any more, neither for this
@@ -626,7 +625,8 @@ int  sheaf_save_slices_copied(struct sheaf_save *save, const int *slices, size_t
  * slice  its number. Each slice once, in any order; an empty slice may be left out.
  * data   where the slice is in this save, with the strides, origin and flat range of the state;
  *        NULL: the memory of the state.
- * EINVAL: the slice is ready already, or the save has no SHEAF_SAVE_LATER. It is not remembered.
+ * EINVAL: the slice is ready already, or the save has no SHEAF_SAVE_LATER. The error is not
+ *    remembered.
  * [any thread] */
 int  sheaf_save_slice_ready(struct sheaf_save *save, int slice, const void *data,
                             struct sheaf_error *err);
@@ -635,14 +635,14 @@ int  sheaf_save_slice_ready(struct sheaf_save *save, int slice, const void *data
  * slices  the numbers of the slices.
  * n       how many there are.
  * EINVAL: one of them was ready already, and those before it in the list are ready now; or the call
- *    was wrong in another way, and nothing happened. It is not remembered.
+ *    was wrong in another way, and nothing happened. The error is not remembered.
  * [any thread] */
 int  sheaf_save_slices_ready(struct sheaf_save *save, const int *slices, size_t n,
                              struct sheaf_error *err);
 /* Returns whether this rank has done its part of the save: all that it copies is copied, and all
  * that it writes without bytes of other nodes is written and synced. Pieces that need bytes of
  * other nodes are written later, in sheaf_save_advance or sheaf_save_commit. Use it for displays
- * and logs. Other ranks are not asked, so the answer must not decide whether a [collective] call is
+ * and logs. Does not communicate, so the answer must not decide whether a [collective] call is
  * made.
  * 0: its part is done. Nothing is durable before the commit, all the same.
  * EAGAIN: not yet.
@@ -650,18 +650,17 @@ int  sheaf_save_slices_ready(struct sheaf_save *save, const int *slices, size_t 
 int  sheaf_save_ready(struct sheaf_save *save, struct sheaf_error *err);
 /* Estimates in how many milliseconds a commit could return 0, as far as this rank is concerned and
  * if the job did nothing else from now on. Use it to decide whether there is time for a save before
- * a deadline. The estimate is based on the speed of this save, or
- * of the earlier saves of the run. It is of this rank alone: the save needs as long as the
- * rank with the largest value.
+ * a deadline. The estimate is based on the speed of this save, or of the earlier saves of the run.
+ * It covers this rank only: the save takes as long as the rank with the largest value.
  * 0: The save is committed; never returned before that.
  * -1: The save has failed, or nothing is known yet, as in the first save of a run until part of it
  *    is written.
  * [any thread] */
 int64_t sheaf_save_eta_ms(struct sheaf_save *save);
 /* Aborts a save whose state is no good. The next advance or commit returns EFAILED on all ranks,
- * and so does one that another thread is in now. Agents do not keep the checkpoint either. Unless
- * the save was submitted, this rank must still call sheaf_save_commit and then sheaf_save_free,
- * because the other ranks wait in the commit and get the error there. (Otherwise a
+ * and so does a call that another thread has in progress. Agents do not keep the checkpoint either.
+ * Unless the save was submitted, this rank must still call sheaf_save_commit and then
+ * sheaf_save_free, because the other ranks wait in the commit and get the error there. (Otherwise a
  * replica on another node might keep the checkpoint in memory.)
  * why    the reason, which becomes the message of EFAILED; copied.
  * EINVAL: too late: the save is committed, or all ranks have agreed to publish it. Nothing
@@ -670,8 +669,8 @@ int64_t sheaf_save_eta_ms(struct sheaf_save *save);
 int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_error *err);
 /* Completes a save: waits until every rank has written its part, and publishes the checkpoint.
  * Every save needs it once, unless sheaf_save_advance has returned 0 or the save was submitted. To
- * wait little, call it some training steps after begin, for example before the next
- * sheaf_save_begin. Of a lazy save nothing is written before the first call; start it with
+ * keep the wait short, call it some training steps after begin, for example before the next
+ * sheaf_save_begin. Nothing of a lazy save is written before the first call; start it with
  * sheaf_save_advance. What is left of a lazy save is copied by this call, so a trainer whose
  * tensors no longer change, as at its end, need not call the gates.
  * timeout_ms  how long it waits at most; the shortest of all ranks counts. With 0 it does not wait,
@@ -680,11 +679,11 @@ int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_err
  * EAGAIN: it is not committed after timeout_ms. What was begun goes on; call again.
  * EINVAL: a save that was begun before this one is not committed, or with SHEAF_SAVE_LATER a slice
  *    is not ready; msg names it. Nothing happened; call again.
- * EFAILED: the save was given up, or the notes and attached files of its ranks differ or do not fit
+ * EFAILED: the save was aborted, or the notes and attached files of its ranks differ or do not fit
  *    into one manifest.
  * EDIVERGED: replicas differ, or with SHEAF_SAVE_CHECK a slice changed before it was copied.
- * EINDOUBT: the checkpoint is there and whole, but a power cut may still take it. Save the next
- *    step soon.
+ * EINDOUBT: the checkpoint exists and is complete, but a power loss may still remove it. Save the
+ *    next step soon.
  * ELOST: a rank was lost. sheaf_run_steps, after opening the run again, says whether the checkpoint
  *    is there.
  * Any other code: the checkpoint does not exist and never will.
@@ -692,8 +691,8 @@ int  sheaf_save_abort(struct sheaf_save *save, const char *why, struct sheaf_err
  * With a deadline, as after SIGTERM, begin that save with SHEAF_SAVE_LAZY, so that the copy is a
  * part of the commit. Pass the time that is left, or 0 if there is none, because a negative number
  * means the default, which is minutes:
- * - Copies, writes and transfers end when the time is up. The call may last longer by one agreement
- *   of the ranks and one portion of a transfer (4 MiB at first, and later what takes 0.1 s).
+ * - Copies, writes and transfers end when the time is up. The call may last longer by one small
+ *   collective and one chunk of a transfer (4 MiB at first, later as much as takes 0.1 s).
  * - Creating the files and publishing cannot be interrupted. If less time is left for one of the
  *   two than it took in the last two saves, the call returns EAGAIN and does not begin it. The next
  *   call begins it all the same, and may then overrun its timeout_ms. In the first save since the
@@ -711,8 +710,9 @@ int  sheaf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_err
  * - The thread commits a save when everything is copied on all ranks. A gate that nobody calls does
  *   not delay it, except with SHEAF_SAVE_CHECK, which needs all gates.
  * - Saves to memory only have an order of their own, and are committed while others are written.
- * - Other calls work as usual. A call that needs that no save is in flight, such as a rewind or a
- *   resume, is EINVAL until the save has finished. Begin waits for it if no staging buffer is free.
+ * - Other calls work as usual. A call that requires that no save is in flight, such as a rewind or
+ *   a resume, is EINVAL until the save has finished. Begin waits for it if no staging buffer is
+ *   free.
  *
  * EINVAL: the run has no such thread, the save was submitted already, or one that began before it
  *         was not submitted. Nothing happened.
@@ -763,7 +763,7 @@ int64_t sheaf_checkpoint_number(const struct sheaf_checkpoint *step);
 /* Returns the value of a note, or NULL if there is no such note. Valid until the checkpoint is
  * closed. [local] */
 const char *sheaf_checkpoint_note(struct sheaf_checkpoint *step, const char *key);
-/* What a load says of a tensor or a checkpoint, see sheaf_report.item. */
+/* What a load reports about a tensor or a checkpoint, see sheaf_report.item. */
 enum sheaf_report_kind {
 	SHEAF_REPORT_MISSING = 1,       /* a tensor of the state is not in the checkpoint */
 	SHEAF_REPORT_UNEXPECTED = 2,    /* a tensor of the checkpoint is not in the state */
@@ -792,8 +792,8 @@ struct sheaf_report {
 	uint32_t size;
 	uint32_t peers;                 /* 1: some of memory_bytes came from a replica on another
 	                                 * node */
-	/* Called for each tensor (or checkpoint) of which a load has something to say; may be NULL.
-	 * kind: enum sheaf_report_kind. Strings are valid during the callback only. */
+	/* Called for each tensor (or checkpoint) that a load reports on; may be NULL. kind: enum
+	 * sheaf_report_kind. Strings are valid during the callback only. */
 	void (*item)(void *arg, int32_t kind, const char *family, const char *name,
 	             const char *msg);
 	/* Called for each finding of a verification; may be NULL. */
@@ -825,7 +825,8 @@ struct sheaf_report {
 	uint64_t read_ns;               /* time for reading, this rank */
 	uint64_t verify_ns;             /* time for checking, this rank */
 	uint64_t memory_bytes;          /* over all ranks: read from the memory tier */
-	int64_t step;                   /* load: number of the checkpoint; -1: of another program */
+	int64_t step;                   /* load: number of the checkpoint; -1: written by another
+	                                 * program */
 	uint32_t memory;                /* 1: the checkpoint was in memory */
 	uint32_t passed;                /* sheaf_run_resume: damaged checkpoints it skipped */
 };
@@ -837,7 +838,7 @@ struct sheaf_report {
 /* Plans the load and fills the report, but reads no tensor. */
 #define SHEAF_LOAD_DRY     0x4000000000000ULL
 /* Makes tensors that the checkpoint lacks from the same tensors of another family:
- * - Tensors of master_weights are converted from those of model. Use it to train on from a
+ * - Tensors of master_weights are converted from those of model. Use it to continue training from a
  *   checkpoint that has only the model.
  * - Tensors of model whose slice has dtype and data_dtype BF16, or both F16, are made from those of
  *   master_weights in F32, rounded to nearest even. So a trainer that rounds the same way can leave
