@@ -385,8 +385,8 @@ static int check_ema(struct bench_opts *o, struct sheaf_error *err)
 		return 0;
 	o->ema = strtod(o->ema_text, &end);
 	if (*end || !(o->ema >= 0) || !(o->ema < 1))
-		return wl_fail(err, SHEAF_EINVAL, "--ema: '%.60s' is not 0 to less than 1",
-			       o->ema_text);
+		return wl_fail(err, SHEAF_EINVAL, "--ema: '%.60s' must be at least 0 and less than "
+			       "1", o->ema_text);
 	return 0;
 }
 

@@ -708,7 +708,7 @@ static int mode_of(struct stall *s, char line[BENCH_LINE], struct mode **m,
 	int i = 0, rc;
 
 	if (space && (*end || every < 1 || every > 1000000000))
-		return wl_fail(err, SHEAF_EINVAL, "'%s': is no mode and no cadence", line);
+		return wl_fail(err, SHEAF_EINVAL, "'%s': is neither a mode nor a cadence", line);
 	if (space)
 		*space = '\0';
 	rc = bench_stall_modes(line, !s->b->o->no_agent, &mask, err);

@@ -265,8 +265,8 @@ void cli_help_all(FILE *f)
 		fprintf(f, "  %-13s%s\n", cli_verbs[i]->name, cli_verbs[i]->brief);
 	fputs("\nA PATH is a run, a step of it (RUN@1000, RUN@latest), a checkpoint directory,\n"
 	      "any Hugging Face directory, a directory of PyTorch DCP, of DeepSpeed, of Megatron,\n"
-	      "of Orbax or of a trainer with Paddle, a file of torch.save, paddle.save, NumPy or\n"
-	      "GGUF, or one safetensors file.\n\n"
+	      "of Orbax or of a trainer with Paddle, a torch.save, paddle.save, NumPy or GGUF\n"
+	      "file, or one safetensors file.\n\n"
 	      "Exit 0: fine, or yes. 1: no (corrupt, differs). 2: could not tell.\n"
 	      "`sheaf help VERB` is its page; `sheaf --version` says which sheaf this is.\n"
 	      "-h is --help, and -V is --version.\n", f);

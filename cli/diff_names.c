@@ -2,7 +2,7 @@
 /* Finds the tensors of two checkpoints that sheaf diff compares with each other. Mostly these have
  * the same family and name. But a file that sheaf convert --all has written in a format without
  * families, such as torch.save, has the families in the names of its tensors: model.norm.weight,
- * or model/norm.weight in a file of NumPy. */
+ * or model/norm.weight in a NumPy file. */
 #include "cli.h"
 
 #include <stdio.h>

@@ -112,7 +112,7 @@ void cli_say_left_out(const struct cli_args *a, const struct cli_step *s, const 
 
 	if (sheaf_checkpoint_get_info(s->step, &info, NULL) < 0)
 		return;
-	/* A file of GGUF has the configuration and the tokenizer that are in these files. */
+	/* A GGUF file has the configuration and the tokenizer that are in these files. */
 	if (!is_gguf && s->place.kind == CLI_DIR && !cli_has(info.path, "sheaf.json") &&
 	    cli_has(dst, "."))
 		name_others(&x, info.path);

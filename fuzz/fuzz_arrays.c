@@ -3,7 +3,7 @@
  * is:
  * 0: a file .npy;
  * 1: a file .npz;
- * 2: a file of GGUF;
+ * 2: a GGUF file;
  * 3: the body of the manifest of a database OCDBT, which gets its header and its checksum;
  * 4: the body of its root, in a file with values;
  * 5: the body of a leaf below a sound root;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of Paddle. The first byte, modulo 6, says what the rest of the input is:
- * 0: a file of paddle.save;
+ * 0: a paddle.save file;
  * 1: the metadata of a flex checkpoint with one file;
  * 2: the file of a flex checkpoint whose metadata are sound;
  * 3: the index of the states of a unified checkpoint;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads one of the files of a tokenizer from which the metadata of a file of GGUF are made; the
+/* Reads one of the files of a tokenizer from which the metadata of a GGUF file are made; the
  * first byte says which one. If it is accepted, the metadata are made, and must be as long as the
  * tokens and merges in them require. */
 #include "fuzz.h"

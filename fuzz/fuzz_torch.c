@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file of torch.save, or a directory of DCP. The first byte, modulo 6, says what the rest of the
+/* A torch.save file, or a directory of DCP. The first byte, modulo 6, says what the rest of the
  * input is:
  * 0: the file;
  * 1: the pickle of a sound archive with storages "0" and "1";

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeds of fuzz_arrays: files of NumPy and GGUF, stores of Zarr, sound and almost sound."""
+"""Seeds of fuzz_arrays: NumPy and GGUF files, stores of Zarr, sound and almost sound."""
 import json
 import struct
 import zlib

@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 /* Opens anything that sheaf can read, by its path: a checkpoint, a Hugging Face directory, one
- * safetensors file, a file of torch.save, paddle.save, NumPy or GGUF, a directory of
+ * safetensors file, a torch.save, paddle.save, NumPy or GGUF file, a directory of
  * torch.distributed.checkpoint, or a checkpoint of DeepSpeed, Megatron or Orbax, or of a trainer
  * with Hugging Face, Lightning or Paddle (doc/formats.md). Nothing in them is executed. Checkpoints
  * of other programs have no digests, and reports say so.

@@ -23,7 +23,7 @@ SHEAF_API int sheaf_plan(struct sheaf_state *const *states, const int32_t *node,
 	for (int32_t r = 0; rc == 0 && r < ranks; r++)
 		if (!states[r])
 			rc = shf_fail(err, SHEAF_ENOMEM, "rank %d: its state is NULL; "
-			              "sheaf_state_new returns NULL when memory is out", (int)r);
+			              "sheaf_state_new returns NULL when out of memory", (int)r);
 	if (rc == 0)
 		rc = shf_opts_gather(&o, opts, err);
 	if (rc == 0)

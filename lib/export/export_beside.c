@@ -207,7 +207,7 @@ static bool is_known(const char *name)
 }
 
 /* Copies the files that belong to a model of Hugging Face, whatever their size, if they lie in the
- * directory `from`, whose path is `path`. Files of any kind may lie beside a file of torch.save, so
+ * directory `from`, whose path is `path`. Files of any kind may lie beside a torch.save file, so
  * only known names are copied. */
 static int put_known(struct shf_export_beside *b, int from, const char *path,
                      struct sheaf_error *err)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file of GGUF for llama.cpp, of float types: the metadata, the list of tensors, and their data.
+/* A GGUF file for llama.cpp, of float types: the metadata, the list of tensors, and their data.
  * The tensors must have the names that llama.cpp gives them, which a map makes (llama-hf-gguf).
  *
  * Source: docs/gguf.md of ggml, and files that the converter of llama.cpp wrote. */
@@ -69,7 +69,7 @@ static int check_gguf_name(const struct shf_gguf_model *m, const char *name,
 	                                 is_part(m->arch->may, part))
 	         : is_part(outside, name))
 		return 0;
-	return shf_fail(err, SHEAF_EINVAL, "tensor %.*s: is no tensor of a model %s of %" PRIu64
+	return shf_fail(err, SHEAF_EINVAL, "tensor %.*s: is not a tensor of a model %s of %" PRIu64
 	                " layers in llama.cpp; use --map %s if the names are those of Hugging "
 	                "Face", shf_name_show(name), name, m->arch->name, m->layers,
 	                m->arch->map);
@@ -214,7 +214,7 @@ static int64_t rows_of(const struct shf_layout *l, struct sheaf_error *err)
 
 	if (t->items.ndim == 2 && t->items.dim[0] > 0 && t->items.dim[0] < INT32_MAX)
 		return t->items.dim[0];
-	return shf_fail(err, SHEAF_EINVAL, "tensor " EMBEDDING ": is no matrix with a row for "
+	return shf_fail(err, SHEAF_EINVAL, "tensor " EMBEDDING ": is not a matrix with a row for "
 	                "each token");
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One file as numpy.savez writes it: a zip archive in which each tensor is a file of NumPy's format
- * 1.0. Several families are folders of the archive.
+/* One file as numpy.savez writes it: a zip archive in which each tensor is a file in NumPy's
+ * format 1.0. Several families are folders of the archive.
  *
  * Source: numpy/lib/_format_impl.py of NumPy 2.4, and files that NumPy wrote. */
 #include <inttypes.h>

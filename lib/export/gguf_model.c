@@ -115,7 +115,7 @@ static int check_fields(const struct shf_json_facts *c, const char *path, struct
 
 		if (!is && fields[i].must)
 			return shf_fail(err, SHEAF_EINVAL, "%s: " CONFIG " has no number %s, which "
-			                "a file of GGUF needs", path, fields[i].from);
+			                "a GGUF file needs", path, fields[i].from);
 		if (is && !(fields[i].real ? v > 0 : v >= 1 && v <= INT32_MAX && v == (int32_t)v))
 			return shf_fail(err, SHEAF_EINVAL, "%s: " CONFIG ": %s is %.40s, which is "
 			                "out of range", path, fields[i].from,
@@ -207,7 +207,7 @@ int shf_gguf_model_read(struct shf_gguf_model *m, struct sheaf_checkpoint *step,
 	int rc = shf_step_beside(step, CONFIG, &text, err);
 
 	if (rc == 0)
-		rc = shf_fail(err, SHEAF_EINVAL, "%s: has no " CONFIG ", from which a file of GGUF "
+		rc = shf_fail(err, SHEAF_EINVAL, "%s: has no " CONFIG ", from which a GGUF file "
 		              "gets the architecture and the sizes of the model", path);
 	if (rc > 0)
 		rc = shf_json_facts_read(&m->config, text.data, text.len, CONFIG, err);

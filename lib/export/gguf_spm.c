@@ -113,7 +113,7 @@ int shf_gguf_spm_read(struct shf_gguf_vocab *v, const void *bytes, size_t n,
 		rc = shf_gguf_vocab_set(v, id++, t, err);
 	}
 	if (rc == 0 && (c.bad || id == 0))
-		return shf_fail(err, SHEAF_EFORMAT, NAME ": is no model of SentencePiece, or is "
+		return shf_fail(err, SHEAF_EFORMAT, NAME ": is not a model of SentencePiece, or is "
 		                "damaged at byte %zu", (size_t)(c.p - (const uint8_t *)bytes));
 	if (rc == 0 && kind != 2)
 		return shf_fail(err, SHEAF_EINVAL, NAME ": is a model of SentencePiece that is not "

@@ -71,8 +71,8 @@ static int added_leaf(struct shf_gguf_vocab *v, const char *path, const struct s
 	struct added *a;
 
 	if (*key != '.' || i > n)
-		return shf_fail(err, SHEAF_EFORMAT, TOKENIZER ": added_tokens.%.60s is no value of "
-		                "an added token", path);
+		return shf_fail(err, SHEAF_EFORMAT, TOKENIZER ": added_tokens.%.60s is not a value "
+		                "of an added token", path);
 	if (i == n && add_token(v, (struct added){ .id = ID_NONE }, err) < 0)
 		return SHEAF_ENOMEM;
 	a = (struct added *)(void *)v->added.data + i;
@@ -109,7 +109,7 @@ static int merge_leaf(struct shf_gguf_vocab *v, const char *path, const struct s
 	(void)strtoull(path, &item, 10);
 	half = !*item ? 0 : strcmp(item, ".0") == 0 ? 1 : strcmp(item, ".1") == 0 ? 2 : -1;
 	if (x->kind != SHF_JSON_STRING || half < 0 || (half == 2) != (v->merge_half == 1))
-		return shf_fail(err, SHEAF_EFORMAT, TOKENIZER ": %.60s is no pair of texts",
+		return shf_fail(err, SHEAF_EFORMAT, TOKENIZER ": %.60s is not a pair of texts",
 		                x->path);
 	v->merge_half = half;
 	if (half < 2) {
@@ -201,7 +201,7 @@ int shf_gguf_vocab_check(struct shf_gguf_vocab *v, struct sheaf_error *err)
 	const struct shf_json_fact *bytes = shf_json_fact(&v->json, "model.byte_fallback");
 
 	if (v->merge_half == 1)
-		return shf_fail(err, SHEAF_EFORMAT, TOKENIZER ": its last merge is no pair of "
+		return shf_fail(err, SHEAF_EFORMAT, TOKENIZER ": its last merge is not a pair of "
 		                "texts");
 	if (!type || strcmp(type, "BPE"))
 		return shf_fail(err, SHEAF_EINVAL, TOKENIZER ": is of type %.60s, which cannot be "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tokenizer of a file of GGUF, from tokenizer.model of SentencePiece, or else from
+/* The tokenizer of a GGUF file, from tokenizer.model of SentencePiece, or else from
  * tokenizer.json, and from the files beside it. */
 #ifndef SHF_GGUF_VOCAB_H
 #define SHF_GGUF_VOCAB_H

@@ -59,7 +59,7 @@ int shf_gguf_vocab_read(struct shf_gguf_vocab *v, struct sheaf_checkpoint *step,
 	if (rc >= 0 && !v->is_spm)
 		rc = json ? shf_gguf_vocab_check(v, err)
 		          : shf_fail(err, SHEAF_EINVAL, "%s: has neither " TOKENIZER " nor "
-		                     "tokenizer.model, and a file of GGUF needs the tokenizer",
+		                     "tokenizer.model, and a GGUF file needs the tokenizer",
 		                     step->path);
 	if (rc >= 0 && v->is_spm)
 		rc = read_json(step, "added_tokens.json", shf_gguf_added_leaf, v, err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Puts the metadata of a file of GGUF: values with keys. */
+/* Puts the metadata of a GGUF file: values with keys. */
 #ifndef SHF_GGUF_WRITE_H
 #define SHF_GGUF_WRITE_H
 #include "mem.h"

@@ -85,8 +85,8 @@ static int index_entries_order(const void *a, const void *b)
 	                   ((const struct shf_index_entry *)b)->name);
 }
 
-/* Writes the index of a directory of files of torch.save. Weights that are not read are listed,
- * too, but total_size does not count them, because their sizes are unknown. */
+/* Writes the index of a directory of torch.save files. Weights that are not read are listed,
+ * too, but total_size does not count them, because their sizes are not known. */
 static int repair_foreign(struct repair *r)
 {
 	const struct shf_foreign *f = r->step->foreign;
@@ -125,7 +125,7 @@ static int repair_all(struct repair *r)
 	if (step->foreign && step->foreign->index)
 		return repair_foreign(r);
 	if (step->view || (step->foreign && !step->foreign->may_have_index))
-		return shf_fail(r->err, SHEAF_EINVAL, "%s: is no directory on disk whose files "
+		return shf_fail(r->err, SHEAF_EINVAL, "%s: is not a directory on disk whose files "
 		                "have an index", step->path);
 	for (size_t i = 0; step->sound && i < l->families_n && rc == 0; i++) {
 		shf_buf_reset(&r->text);

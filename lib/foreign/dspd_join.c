@@ -84,21 +84,22 @@ static int settle_weights(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
 		if (!shf_add64(&start, start, p[i].items))
 			return part_bad(d, &p[i], "has more items than 64 bits can count");
 		if (p[i].dtype != p[0].dtype)
-			return part_bad(d, &p[i], "has weights of another type than rank 0");
+			return part_bad(d, &p[i], "has weights whose type differs from those of "
+			                "rank 0");
 		if (want && start < want && p[i].items != p[0].items)
-			return part_bad(d, &p[i], "has a part of another length than rank 0; they "
-			                "are of several saves");
+			return part_bad(d, &p[i], "has a part whose length differs from that of "
+			                "rank 0; they are from different saves");
 	}
 	if (g ? is_aligned(start, g) : start == d->rank_items)
 		return 0;
 	if (g)
 		return shf_fail(d->err, SHEAF_EFORMAT, "%s: has a group of weights of %" PRIu64
 		                " items on all ranks, whose parameters have %" PRIu64 " by their "
-		                "shapes; they are of several saves",
+		                "shapes; they are from different saves",
 		                shf_foreign_file(d->f, p->file)->where, start, want);
 	return shf_fail(d->err, SHEAF_EFORMAT, "%s: has %" PRIu64 " items of weights, but each "
-	                "rank has %" PRIu64 " by the shapes of the parameters; they are of several "
-	                "saves",
+	                "rank has %" PRIu64 " by the shapes of the parameters; they are from "
+	                "different saves",
 	                shf_foreign_file(d->f, p->file)->where, start, d->rank_items);
 }
 
@@ -119,11 +120,12 @@ static int settle_frozen(struct shf_dspd *d, struct shf_dspd_part *p, size_t n)
 		if (p[i].items != each)
 			return shf_fail(d->err, SHEAF_EFORMAT, "%s: has a part of %" PRIu64
 			                " items of the frozen parameter %.*s, but each of %d ranks "
-			                "has %" PRIu64 "; the files are of several saves",
+			                "has %" PRIu64 "; the files are from different saves",
 			                shf_foreign_file(d->f, p[i].file)->where, p[i].items,
 			                shf_name_show(of->name), of->name, d->world, each);
 		if (p[i].dtype != p[0].dtype)
-			return part_bad(d, &p[i], "has weights of another type than rank 0");
+			return part_bad(d, &p[i], "has weights whose type differs from those of "
+			                "rank 0");
 	}
 	return 0;
 }
@@ -205,7 +207,7 @@ static int join_span(struct shf_dspd *d, struct joined *j, uint32_t kind, uint32
 		if (end <= lo)
 			continue;
 		if (j->items && j->x.dtype != p->dtype)
-			return part_bad(d, p, "has another type than the parts before it");
+			return part_bad(d, p, "has a different type from the parts before it");
 		j->x.dtype = p->dtype;
 		r.at = p->at + (lo - p->start) * (shf_dtype(p->dtype)->bits / 8u);
 		rc = shf_foreign_add_range(d->f, &j->x, &r, d->err);

@@ -163,8 +163,8 @@ static int same_params(struct shf_dspd *d, const struct shf_dspd_file *x,
 	if (same && at == params_n(d))
 		return 0;
 	return shf_fail(d->err, SHEAF_EFORMAT, "%s: has other parameters than %s, or the same in "
-	                "another order or with other shapes; they are of several saves", x->where,
-	                shf_dspd_entries(d, false, &n)->name);
+	                "another order or with other shapes; they are from different saves",
+	                x->where, shf_dspd_entries(d, false, &n)->name);
 }
 
 /* Reads how many experts each layer with experts has: a list of numbers, or one. */
@@ -244,7 +244,7 @@ static int model_tensor(struct shf_dspd *d, const struct shf_dspd_file *x,
 	switch (shf_torch_tensor_of(&t, v, &why)) {
 	case SHF_TENSOR_NONE:
 		return shf_foreign_note(d->f, d->err, key->u.s, key->n, "a value of the model that "
-		                        "is no tensor, which is not read");
+		                        "is not a tensor, which sheaf does not read");
 	case SHF_TENSOR_UNREAD:
 		return shf_foreign_note(d->f, d->err, key->u.s, key->n, "%s", why);
 	case SHF_TENSOR_READ:

@@ -53,7 +53,7 @@ static int place_in_groups(struct shf_dspd *d, const struct shf_dspd_file *x,
 
 		if (!g)
 			return shf_dspd_bad(d, x->where, "has fewer groups of parameters than the "
-			                    "file of the model; they are of several saves");
+			                    "file of the model; they are from different saves");
 		if (k && p[k].group != p[k - 1].group)
 			at = i = 0;
 		if (!padding_after(shf_pk_at(paddings, p[k].group), i++, &padding))
@@ -113,8 +113,8 @@ static int check_places(struct shf_dspd *d, const struct shf_dspd_file *x, uint6
 		if (!g || lo >= hi || (uint64_t)start != lo - from || (uint64_t)items != hi - lo)
 			return shf_fail(d->err, SHEAF_EFORMAT, "%s: says that %" PRId64 " items of "
 			                "its part, from number %" PRId64 " on, are %.*s, which "
-			                "rank %" PRIu64 " cannot have; the files are of several "
-			                "saves, or were renamed", x->where, items, start,
+			                "rank %" PRIu64 " cannot have; the files are from "
+			                "different saves, or were renamed", x->where, items, start,
 			                p ? shf_name_show(p->name) : 20,
 			                p ? p->name : "an unknown parameter", rank);
 	}
@@ -221,8 +221,8 @@ static int add_kind(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t 
 		shf_buf_add(&d->parts, &part, sizeof(part));
 	else if (rc == 0 && rank == 0 && key->kind == SHF_PK_STR)
 		rc = shf_foreign_note(d->f, d->err, key->u.s, key->n, "a state of the optimizer "
-		                      "that does not have a value for each item, which is not "
-		                      "read");
+		                      "that does not have a value for each item, which sheaf does "
+		                      "not read");
 	return rc < 0 ? rc : d->parts.oom ? shf_dspd_no_memory(d) : 0;
 }
 
@@ -324,7 +324,7 @@ static int check_count(struct shf_dspd *d, const struct shf_dspd_file *x, const 
 		if (g && g->said != is)
 			return shf_fail(d->err, SHEAF_EFORMAT, "%s: says that %" PRId64 " ranks "
 			                "have parts of group %" PRIu32 " of parameters, and rank 0 "
-			                "says %" PRId64 "; they are of several saves", x->where,
+			                "says %" PRId64 "; they are from different saves", x->where,
 			                is, i, g->said);
 	}
 	if (v && v->kind != SHF_PK_LIST)
@@ -375,8 +375,8 @@ static int read_flat_weights(struct shf_dspd *d, const struct shf_dspd_file *x, 
 		                      "2 write it");
 	if (rank && list->n != groups)
 		return shf_fail(d->err, SHEAF_EFORMAT, "%s: has %" PRIu32 " groups of parameters, "
-		                "and rank 0 has %zu; they are of several saves", x->where, list->n,
-		                groups);
+		                "and rank 0 has %zu; they are from different saves", x->where,
+		                list->n, groups);
 	if (rank == 0)
 		rc = make_groups(d, x, list->n, count);
 	return rc < 0 ? rc : add_weights(d, x, rank, list);
@@ -414,7 +414,8 @@ static int read_rank(struct shf_dspd *d, const struct shf_dspd_file *x, uint32_t
 		                  "it");
 	if (rc == 0 && shf_pk_get(v, "ds_zero_partition_groups"))
 		rc = shf_dspd_bad(d, x->where, "has experts that ZeRO 3 has cut among some of the "
-		                  "ranks (AutoEP), which is not read; ds_to_universal joins them");
+		                  "ranks (AutoEP), which sheaf does not read; ds_to_universal "
+		                  "joins them");
 	if (rc == 0)
 		rc = read_flat_weights(d, x, rank, v);
 	if (rc == 0 && rank == 0)

@@ -90,8 +90,8 @@ int shf_foreign_tiles(const struct shf_foreign_piece *p, size_t n,
 	if (n == 1 && memcmp(p->count, x->dims, (size_t)x->ndim * sizeof(*x->dims)) == 0)
 		return 0;
 	if (x->ndim > SHEAF_DIMS_MAX) {
-		snprintf(why, 300, "has more than 8 dimensions and several chunks, which is not "
-		         "read");
+		snprintf(why, 300, "has more than 8 dimensions and several chunks, which sheaf "
+		         "does not read");
 		return 1;
 	}
 	if (is_stack(x, p, n))

@@ -8,7 +8,7 @@
 #define SMALL_MAX (UINT64_C(16) << 20)  /* bytes of a small file that is read */
 #define TEXT_MAX 1024
 
-/* Notes one value, whose first token is `kind`. Returns false if the text is no JSON. */
+/* Notes one value, whose first token is `kind`. Returns false if the text is not JSON. */
 static bool note_value(struct shf_foreign *f, struct shf_json *j, enum shf_json_kind kind,
                        const struct shf_buf *key, int *rc, struct sheaf_error *err)
 {

@@ -69,8 +69,8 @@ int shf_foreign_add_tensor(struct shf_foreign *f, const struct shf_foreign_tenso
 	if (why) {
 		f->pieces.len -= x.n * sizeof(struct shf_foreign_piece);
 		f->unread_n++;
-		return shf_foreign_note(f, err, name, n, "a tensor whose name %s, which is not "
-		                        "read", why);
+		return shf_foreign_note(f, err, name, n, "a tensor whose name %s, which sheaf does "
+		                        "not read", why);
 	}
 	for (int d = 0; d < t->ndim; d++) {
 		dims[d] = t->dims[d];

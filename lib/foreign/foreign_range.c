@@ -58,7 +58,7 @@ int shf_foreign_make_range(struct shf_buf *pieces, struct shf_arena *arena, cons
 
 	if (x->ndim > SHEAF_DIMS_MAX)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: a tensor has more than 8 dimensions and "
-		                "is stored in several parts, which is not read", path);
+		                "is stored in several parts, which sheaf does not read", path);
 	m.stride = shf_arena_alloc(arena, (size_t)x->ndim, sizeof(*m.stride));
 	if (!m.stride)
 		return range_no_memory(&m);

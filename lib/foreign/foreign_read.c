@@ -231,8 +231,8 @@ static int gather_items(struct shf_foreign *f, const struct shf_foreign_tensor *
 		}
 		if (rc == 0 && t->ndim > SHEAF_DIMS_MAX)
 			rc = shf_fail(g->err, SHEAF_EFORMAT,
-				      "%s: tensor %.*s has %d dimensions and "
-			              "is not contiguous, which is not read", f->path,
+				      "%s: tensor %.*s has %d dimensions and is not contiguous, "
+				      "which sheaf does not read", f->path,
 			              shf_name_show(t->name), t->name, t->ndim);
 		if (rc < 0)
 			return rc;

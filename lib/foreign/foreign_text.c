@@ -49,7 +49,7 @@ static int decode_slow(struct decoder *d)
 	if (first < 0x80)
 		return first;
 	if (first != 0xc2 && first != 0xc3)
-		return text_bad(d, "has a character that is no byte");
+		return text_bad(d, "has a character that is not a byte");
 	rc = d->i < d->n ? 0 : decoder_fill(d);
 	if (rc < 0)
 		return rc;

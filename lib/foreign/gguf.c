@@ -161,7 +161,7 @@ static void gguf_array(struct gguf *g, const char *key, size_t key_n)
 	char text[64];
 
 	if (g->rc == 0 && (type >= V_TYPES || type == V_ARRAY))
-		gguf_bad(g, "an array has items of a type that is not known");
+		gguf_bad(g, "an array has items of unknown type");
 	if (g->rc == 0 && n > g->r.bytes - g->at)
 		gguf_bad(g, "an array is longer than the file");
 	if (g->rc < 0)
@@ -185,7 +185,7 @@ static void gguf_value(struct gguf *g)
 	const uint8_t *p;
 
 	if (g->rc == 0 && type >= V_TYPES)
-		gguf_bad(g, "a value of the metadata has a type that is not known");
+		gguf_bad(g, "a value of the metadata has an unknown type");
 	if (g->rc < 0)
 		return;
 	if (type == V_ARRAY) {
@@ -242,7 +242,7 @@ static void set_gguf_type(struct gguf *g, struct shf_foreign_tensor *x, int64_t 
 	if (t->dtype)
 		return;
 	if (last < 0 || dims[last] % t->items || dims[last] > INT64_MAX / 512) {
-		gguf_bad(g, "a quantised tensor has rows that are no whole blocks");
+		gguf_bad(g, "a quantised tensor has rows that are not whole blocks");
 		return;
 	}
 	dims[last] = dims[last] / t->items * t->bytes;
@@ -326,7 +326,7 @@ static int open_gguf(struct shf_foreign *f, struct sheaf_error *err)
 	gguf_u32(&g);
 	version = gguf_u32(&g);
 	if (g.rc == 0 && version >= 1u << 16)
-		gguf_bad(&g, "a big-endian file, which is not read");
+		gguf_bad(&g, "a big-endian file, which sheaf does not read");
 	if (g.rc == 0 && version != 2 && version != 3)
 		gguf_bad(&g, "is of a version that is not read; 2 and 3 are");
 	tensors = gguf_u64(&g);
@@ -334,7 +334,7 @@ static int open_gguf(struct shf_foreign *f, struct sheaf_error *err)
 	for (uint64_t i = 0; i < values && g.rc == 0; i++)
 		gguf_value(&g);
 	if (g.rc == 0 && (!g.align || g.align & (g.align - 1) || g.align > 1u << 20))
-		gguf_bad(&g, "its alignment is no power of two");
+		gguf_bad(&g, "its alignment is not a power of two");
 	for (uint64_t i = 0; i < tensors && g.rc == 0; i++)
 		gguf_tensor(&g);
 	if (g.rc == 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Folders that Hugging Face's Trainer (checkpoint-<N>) and accelerate (save_state) write: weights
- * in safetensors files or files of torch.save, and beside them optimizer.pt or optimizer.bin, a
- * file of torch.save with the state_dict of the optimizer, whose parameters are numbers there.
+ * in safetensors files or torch.save files, and beside them optimizer.pt or optimizer.bin, a
+ * torch.save file with the state_dict of the optimizer, whose parameters are numbers there.
  *
  * accelerate saves several models and optimizers, if it was given them: model_1.safetensors or
  * pytorch_model_1.bin, optimizer_1.bin and so on, in the order in which it was given them. Nothing
@@ -54,7 +54,7 @@ static int is_hf_trainer(const struct shf_sys *sys, int dir, const char *path, c
 		file = numbered_file(&l, "optimizer", 0, name);
 	if (file)
 		rc = shf_torch_file_kind(sys, dir, path, file, err);
-	*why = "weights of Hugging Face, and a file of torch.save that is named as that of an "
+	*why = "weights of Hugging Face, and a torch.save file that is named as that of an "
 	       "optimizer";
 	shf_buf_release(&l.a);
 	shf_arena_release(&arena);
@@ -181,7 +181,7 @@ static int add_optimizers(struct hf_trainer *t, struct sheaf_error *err)
 
 /* ---- other files ---- */
 
-/* Adds notes of the values in a file of torch.save. If the file cannot be read, a note says why: no
+/* Adds notes of the values in a torch.save file. If the file cannot be read, a note says why: no
  * tensor depends on it, so it is not refused. */
 static int add_torch_notes(struct shf_foreign *f, const char *name, const char *prefix,
                            struct sheaf_error *err)

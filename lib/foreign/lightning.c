@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints of PyTorch Lightning (.ckpt): a file of torch.save with the weights in state_dict and
- * the state_dict of each optimizer in optimizer_states. All other files of torch.save are opened
+/* Checkpoints of PyTorch Lightning (.ckpt): a torch.save file with the weights in state_dict and
+ * the state_dict of each optimizer in optimizer_states. All other torch.save files are opened
  * here, too, archives and legacy ones: what they are is known once the pickle is read.
  *
  * Source: trainer/connectors/checkpoint_connector.py of Lightning 2.6, and files that
@@ -34,7 +34,7 @@ static int begin_lightning(void *arg, const struct shf_pk *root, const char *whe
 		return shf_torch_training_begin(&l->training, l->f, root) ? 0
 		     : shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its names", where);
 	l->f->format = &shf_lightning;
-	l->f->why = "a file of torch.save with " KEY;
+	l->f->why = "a torch.save file with " KEY;
 	if (first && !shf_torch_states_read_names(l->f, first, &l->names))
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its names", where);
 	return 0;

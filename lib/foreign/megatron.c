@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of Megatron-Core in its format torch_dist: a directory of torch.distributed.
- * checkpoint, and beside it common.pt, a file of torch.save with all values that ranks have in
+ * checkpoint, and beside it common.pt, a torch.save file with all values that ranks have in
  * common, and metadata.json, which is written last.
  *
  * All layers are one tensor, of which the first dimension is the layer. The optimizer's state of a
@@ -37,7 +37,7 @@ static int is_megatron(const struct shf_sys *sys, int dir, const char *path, con
 /* What metadata.json says; backend "": nothing. */
 struct megatron_config { char backend[40]; int64_t version; };
 
-/* Reads it. Returns false if it is no JSON object. */
+/* Reads it. Returns false if it is not a JSON object. */
 static bool megatron_config_read(struct megatron_config *c, const struct shf_buf *bytes)
 {
 	enum shf_json_kind kind = SHF_JSON_ERROR;
@@ -87,7 +87,8 @@ static int check_config(struct shf_foreign *f, const struct shf_listing *l,
 		              "sharded_backend wrote it", f->path);
 	if (rc == 0 && (strcmp(c.backend, "torch_dist") || c.version != 1))
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s: is in the format %s, version %" PRId64
-		              ", of Megatron-Core, which is not read; torch_dist, version 1, is",
+		              ", of Megatron-Core, which sheaf does not read; torch_dist, version "
+		              "1, is",
 		              f->path, shf_name_escape(&f->arena, c.backend, strlen(c.backend)),
 		              c.version);
 	shf_buf_release(&bytes);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of Megatron-LM in the format that it calls torch: a folder mp_rank_<NN> for each rank
- * of tensor parallelism, or mp_rank_<NN>_<NNN> for those of a pipeline, too, with a file of
- * torch.save, model_optim_rng.pt, and with the distributed optimizer another one, distrib_optim.pt.
+ * of tensor parallelism, or mp_rank_<NN>_<NNN> for those of a pipeline, too, with a torch.save
+ * file, model_optim_rng.pt, and with the distributed optimizer another one, distrib_optim.pt.
  * Nothing says how the parts of ranks join, so each is listed by its own name with the rank.
  *
  * Source: training/checkpointing.py of Megatron-LM. The files are made by its state dictionaries:

@@ -29,7 +29,7 @@ static bool read_numpy_type(struct shf_numpy_array *a, const struct shf_pk *v, c
 	if (!name || !order)
 		return false;
 	if (shf_pk_text_is(order, ">")) {
-		*why = "a big-endian NumPy array, which is not read";
+		*why = "a big-endian NumPy array, which sheaf does not read";
 		return false;
 	}
 	for (uint32_t i = 2; i < 5; i++)        /* parts of a structured type */
@@ -89,7 +89,7 @@ static bool read_data(struct shf_numpy_array *a, const struct shf_pk *v, const c
 			return false;
 	a->bytes = empty ? 0 : want;
 	if (!find_data(a, v, &bytes)) {
-		*why = "a NumPy array of Python objects, which is not read";
+		*why = "a NumPy array of Python objects, which sheaf does not read";
 		return false;
 	}
 	return a->bytes == bytes;
@@ -106,7 +106,7 @@ enum shf_tensor_kind shf_numpy_array_of(struct shf_numpy_array *a, const struct 
 	c = c ? c : shf_pk_call_of(v, "numpy._core.multiarray._reconstruct");
 	if (!c)
 		return SHF_TENSOR_NONE;
-	*why = "a NumPy array of a form that is not known";
+	*why = "a NumPy array of unknown structure";
 	if (!shf_pk_is_global(shf_pk_at(c->args, 0), "numpy.ndarray") || !c->state ||
 	    c->state->kind != SHF_PK_TUPLE || c->state->n != 5)
 		return SHF_TENSOR_UNREAD;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of NumPy: .npy, which is one array, and .npz, a zip archive of such files. Arrays of Python
+/* NumPy files: .npy, which is one array, and .npz, a zip archive of such files. Arrays of Python
  * objects are pickles. They are not read, and nothing is unpickled.
  *
  * Source: numpy/lib/_format_impl.py and _npyio_impl.py of NumPy 2.4, and files that it wrote. */
@@ -138,7 +138,7 @@ static int open_npy(struct shf_foreign *f, struct sheaf_error *err)
 	s.packed.bytes = s.packed.decoded = s.region.bytes;
 	rc = npy_read_head(&s, &h);
 	if (rc == 0 && h.unread) {
-		snprintf(why, sizeof(why), "is %s, which is not read", h.unread);
+		snprintf(why, sizeof(why), "is %s, which sheaf does not read", h.unread);
 		rc = npy_bad(&s, why);
 	}
 	return rc < 0 ? rc : npy_add(&s, &h, NPY_NAME, strlen(NPY_NAME));
@@ -197,8 +197,8 @@ static int npz_add(struct npy_source *s, const struct shf_zip_record *record)
 		return rc;
 	n -= 4;
 	s->f->unread_n += h.unread != NULL;
-	return h.unread ? shf_foreign_note(s->f, s->err, record->raw, n, "%s, which is not read",
-	                                   h.unread)
+	return h.unread ? shf_foreign_note(s->f, s->err, record->raw, n, "%s, which sheaf does not "
+	                                   "read", h.unread)
 	                : npy_add(s, &h, record->raw, n);
 }
 

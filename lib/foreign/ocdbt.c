@@ -134,9 +134,9 @@ static int body_open(struct body *b, uint32_t magic)
 	version = varint(&b->c);
 	compression = varint(&b->c);
 	if (b->c.bad || version)
-		return ocdbt_bad(b, "is of a version that is not known");
+		return ocdbt_bad(b, "is of an unknown version");
 	if (compression > 1)
-		return ocdbt_bad(b, "has a compression that is not known");
+		return ocdbt_bad(b, "has an unknown compression");
 	if (!compression)
 		return 0;
 	if (!shf_codec_is_built(SHF_CODEC_ZSTD))
@@ -357,7 +357,7 @@ static int ocdbt_values(struct body *b, const struct node_ref *node, const struc
 	kinds = shf_cur_bytes(&b->c, (size_t)n);
 	for (uint64_t i = 0; i < n && rc == 0; i++) {
 		if (!kinds || kinds[i] > 1)
-			rc = ocdbt_bad(b, "has a value of a kind that is not known");
+			rc = ocdbt_bad(b, "has a value of unknown kind");
 		else if (kinds[i])
 			rc = use_file(b, node->base, node->base_n, varint(&b->c), &kv[i].file);
 	}

@@ -168,7 +168,7 @@ int shf_orbax_tree_read(struct shf_orbax_tree *t, struct shf_foreign *f, const c
 		return rc;
 	shf_json_init(&r.j, bytes.data, bytes.len);
 	if (!read_tree(&r))
-		rc = shf_fail(err, SHEAF_EFORMAT, "%s%s%s/_METADATA: has a form that is not known",
+		rc = shf_fail(err, SHEAF_EFORMAT, "%s%s%s/_METADATA: has an unknown structure",
 		              f->path, folder ? "/" : "", folder ? folder : "");
 	if (r.oom || t->leaves.oom || r.j.scratch.oom)
 		rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory for its list of tensors", f->path);

@@ -146,8 +146,8 @@ static int complete_fact(struct shf_foreign *f, const struct shf_listing *l,
 	rc = read_async(f, &a, err);
 	if (rc <= 0)
 		return rc < 0 ? rc : shf_foreign_note(f, err, "complete", 8, "not said: "
-		                                      "async_save_info.json is of a form that is "
-		                                      "not known");
+		                                      "async_save_info.json is of unknown "
+		                                      "structure");
 	kinds[0].off = a.no_model;
 	kinds[1].off = a.no_master;
 	kinds[2].off = a.no_optimizer;

@@ -135,7 +135,7 @@ static int flex_prove_tensor(const struct flex *x, const struct shf_flex_tensor 
 	else if (t->again || !t->parts_n)
 		why = "is in the metadata twice, or has no parts";
 	else if (t->odd)
-		why = "has a part of a form that is not known";
+		why = "has a part of unknown structure";
 	else if (t->leaves)
 		why = "has a part that leaves it";
 	else if (t->two_types)

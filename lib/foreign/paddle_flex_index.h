@@ -41,7 +41,7 @@ struct shf_flex_tensor {
 	bool sizes_differ;              /* else `counts` has those of one part, which are those of
 	                                 * all parts */
 	bool again;                     /* an earlier tensor has the same name */
-	bool odd;                       /* a part has an unknown form */
+	bool odd;                       /* a part has an unknown structure */
 	bool leaves;                    /* a part leaves the tensor, or two parts give the tensor
 	                                 * different shapes */
 	bool twice;                     /* two parts may be the same */

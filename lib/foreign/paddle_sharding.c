@@ -169,7 +169,7 @@ static int add_arrays(struct sharding *s, const struct shf_pk *v, bool masters)
 	return rc;
 }
 
-/* Reads one file of paddle.save. */
+/* Reads one paddle.save file. */
 static int sharding_file(struct sharding *s, const char *name)
 {
 	struct shf_pickle p = { 0 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of paddle.save: a pickle in which tensors are NumPy arrays. */
+/* paddle.save files: a pickle in which tensors are NumPy arrays. */
 #ifndef SHF_PADDLE_TENSOR_H
 #define SHF_PADDLE_TENSOR_H
 #include "numpy_array.h"

@@ -222,7 +222,7 @@ static int unified_add(struct unified *u, const struct shf_st_tensor *t, uint32_
 	if (!x.dims || shf_dtype(t->dtype)->bits < 8)
 		return shf_foreign_note(u->f, u->err, t->name, strlen(t->name), "a tensor of more "
 		                        "than 64 dimensions, or of a type of less than a byte, "
-		                        "which is not read");
+		                        "which sheaf does not read");
 	shf_buf_add(&u->f->pieces, &(struct shf_foreign_piece){ .file = file,
 	            .at = payload + t->off }, sizeof(struct shf_foreign_piece));
 	return shf_foreign_add_tensor(u->f, &x, t->name, strlen(t->name), u->err);
@@ -399,8 +399,8 @@ static int unified_kind(struct unified *u)
 		rc = check_listed(u);
 	if (rc == 0 && shards && !u->index.here)
 		rc = shf_foreign_note(u->f, u->err, u->kind, strlen(u->kind), "has no index: its "
-		                      "tensors are those of the headers of %u files, whose names "
-		                      "say that there were up to %u", shards, want);
+		                      "tensors are taken from the headers of %u files, but the "
+		                      "names say up to %u", shards, want);
 	if (rc == 0 && u->index.type[0])
 		rc = shf_foreign_note(u->f, u->err, "type", 4, "%s: the tensors of an adapter; the "
 		                      "weights that it belongs to are not here", u->index.type);

@@ -228,7 +228,7 @@ int shf_pk_memo_get(struct shf_pk_machine *m, uint64_t i)
 	struct shf_pk **at = i < SHF_PK_MEMO_FIRST ? &m->memo.first[i] : memo_at(&m->memo, i);
 
 	if (!at || !*at)
-		return shf_pk_fail(m, "asks the memo for what is not in it");
+		return shf_pk_fail(m, "reads a memo entry that was never written");
 	return shf_pk_push(m, *at);
 }
 

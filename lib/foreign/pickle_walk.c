@@ -51,7 +51,7 @@ static int walk_no_memory(const struct walk *w)
 static int walk_steps(struct walk *w, uint64_t n)
 {
 	if (w->steps < n)
-		return walk_fail(w, "its values refer to each other so often that they can not be "
+		return walk_fail(w, "its values refer to each other so often that they cannot be "
 		                 "listed");
 	w->steps -= n;
 	return 0;
@@ -144,7 +144,7 @@ static uint64_t count_tensors(const struct walk *w, const struct shf_pk *v, int 
 	return n;
 }
 
-/* Notes an object of an unknown class. Its contents are counted, but not listed. */
+/* Notes an object of unknown class. What is in it is counted, and not listed. */
 static int walk_opaque(struct walk *w, const struct shf_pk *v)
 {
 	uint64_t steps = w->steps < COUNT_STEPS ? w->steps : COUNT_STEPS, had = steps;
@@ -154,16 +154,16 @@ static int walk_opaque(struct walk *w, const struct shf_pk *v)
 	w->steps -= had - steps;
 	walk_unread(w, n);
 	if (n)
-		return walk_note(w, "an object of %.*s, which is not read; %" PRIu64 "%s tensor%s "
-		                 "in it can not be loaded", shf_name_show(of), of, n,
+		return walk_note(w, "an object of %.*s, which sheaf does not read; %" PRIu64 "%s "
+		                 "tensor%s in it cannot be loaded", shf_name_show(of), of, n,
 		                 steps ? "" : " or more", n == 1 ? "" : "s");
-	return walk_note(w, "an object of %.*s, which is not read", shf_name_show(of), of);
+	return walk_note(w, "an object of %.*s, which sheaf does not read", shf_name_show(of), of);
 }
 
 /* ---- containers ---- */
 
 /* Appends a key to the name, or only its beginning if the name gets too long for a tensor. Returns
- * false if the key is neither a text nor a number. *back: the length of the name before. */
+ * false if the key is neither a string nor a number. *back: the length of the name before. */
 static bool name_push(struct walk *w, const struct shf_pk *key, uint32_t i, size_t *back)
 {
 	size_t room;
@@ -219,9 +219,10 @@ static int walk_dict(struct walk *w, const struct shf_pk *v, int depth)
 	}
 	walk_unread(w, tensors);
 	if (rc == 0 && strange)
-		rc = walk_note(w, "%" PRIu64 " entr%s with a key that is neither a text nor a "
-		               "number, not listed; tensors in them, which can not be loaded: %"
-		               PRIu64, strange, strange == 1 ? "y" : "ies", tensors);
+		rc = walk_note(w, "%" PRIu64 " entr%s whose key is neither a string nor a number "
+		               "%s not listed, with %" PRIu64 " tensor%s that cannot be loaded",
+		               strange, strange == 1 ? "y" : "ies", strange == 1 ? "is" : "are",
+		               tensors, tensors == 1 ? "" : "s");
 	return rc;
 }
 
@@ -294,8 +295,8 @@ static int walk_tensor(struct walk *w, const struct shf_pk *v)
 	if (w->name.len > NAME_MAX_BYTES) {
 		w->name.len = n;
 		walk_unread(w, 1);
-		return walk_note(w, "a tensor whose name has more than %d bytes, which is not "
-		                 "read", NAME_MAX_BYTES);
+		return walk_note(w, "a tensor whose name has more than %d bytes, which sheaf does "
+		                 "not read", NAME_MAX_BYTES);
 	}
 	rc = w->by->add(w->by->arg, w->f, v, (const char *)w->name.data, w->name.len - 1, w->err);
 	w->name.len = n;
@@ -314,8 +315,8 @@ static int walk_value(struct walk *w, const struct shf_pk *v, int depth)
 	if (rc < 0)
 		return rc;
 	if (depth > WALK_DEPTH)
-		return walk_note(w, "a value that is nested more than %d deep, which is not read",
-		                 WALK_DEPTH);
+		return walk_note(w, "a value that is nested more than %d deep, which sheaf does "
+		                 "not read", WALK_DEPTH);
 	kind = w->by->look(v, &why);
 	if (kind == SHF_TENSOR_READ)
 		return walk_tensor(w, v);

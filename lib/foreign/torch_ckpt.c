@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Directories of torch_checkpointing. Each rank writes one file for each item, such as model_0.pt:
- * a file of torch.save or of safetensors, with the rank's part of each tensor. metadata.pkl, a
+ * a torch.save file or of safetensors, with the rank's part of each tensor. metadata.pkl, a
  * pickle of plain values, says where in the whole tensor each part lies. torch_checkpointing writes
  * it for items that have a resharder. A directory without it is read by torch_ckpt_bare.c.
  *
@@ -231,7 +231,7 @@ static int add_on_mesh(struct shf_ckpt *c, struct whole *w, const struct shf_pk 
 	struct shf_torch_runs runs[SHF_FOREIGN_DIMS_MAX] = { { SHF_BUF_INIT } };
 	struct mesh m;
 	int rc = read_mesh(&m, w, data) ? 0
-	       : shf_ckpt_bad(c, w->name, "has a mesh or a placement of a form that is not known");
+	       : shf_ckpt_bad(c, w->name, "has a mesh or a placement of unknown structure");
 
 	while (rc == 0) {
 		rc = add_at_mesh(c, w, &m, runs);
@@ -258,14 +258,14 @@ static int add_said_boxes(struct shf_ckpt *c, struct whole *w, const struct shf_
 	if (rc == 0 && (!starts || !locals || !counts || starts->kind != SHF_PK_LIST ||
 	                locals->kind != SHF_PK_LIST || counts->kind != SHF_PK_LIST ||
 	                starts->n != locals->n || starts->n != counts->n))
-		rc = shf_ckpt_bad(c, w->name, "has boxes of a form that is not known");
+		rc = shf_ckpt_bad(c, w->name, "has boxes of unknown structure");
 	for (uint32_t i = 0; rc == 0 && i < starts->n; i++) {
 		int64_t items = 1;
 
 		if (!shf_pk_counts(start, starts->u.a[i], (uint32_t)w->ndim, shf_pk_int) ||
 		    !shf_pk_counts(count, counts->u.a[i], (uint32_t)w->ndim, shf_pk_int) ||
 		    !shf_pk_counts(local, locals->u.a[i], (uint32_t)w->ndim, shf_pk_int))
-			return shf_ckpt_bad(c, w->name, "has boxes of a form that is not known");
+			return shf_ckpt_bad(c, w->name, "has boxes of unknown structure");
 		for (int32_t d = 0; d < w->ndim; d++) {
 			if (count[d] > p->t.dims[d] || local[d] > p->t.dims[d] - count[d] ||
 			    count[d] > w->dims[d] || start[d] > w->dims[d] - count[d])
@@ -351,7 +351,7 @@ static int ckpt_add_whole(struct shf_ckpt *c, const struct shf_pk *key, const st
 
 	data = shf_pk_get(said, "data");
 	if (!w.name || !said || !ckpt_shape(&w, data))
-		return shf_ckpt_bad(c, w.name, "has a form that is not known");
+		return shf_ckpt_bad(c, w.name, "has an unknown structure");
 	if (shf_pk_text_is(type, "DTensorShardingMetadata")) {
 		rc = add_on_mesh(c, &w, data);
 	} else if (shf_pk_text_is(type, "default_tensor_v1")) {
@@ -364,7 +364,7 @@ static int ckpt_add_whole(struct shf_ckpt *c, const struct shf_pk *key, const st
 			   : shf_ckpt_bad(c, w.name, "has a group without ranks");
 		}
 	} else {
-		return shf_ckpt_bad(c, w.name, "is cut in a way that is not known");
+		return shf_ckpt_bad(c, w.name, "is cut in an unknown way");
 	}
 	return rc == 0 ? end_whole(c, &w) : rc;
 }
@@ -399,7 +399,7 @@ static int ckpt_add_item(struct shf_ckpt *c, const struct shf_pk *of)
 	int rc = shf_ckpt_add_files(c, shf_pk_get(of, "rank_to_layout_info"));
 
 	if (rc == 0 && (!paths || paths->kind != SHF_PK_DICT))
-		rc = shf_ckpt_bad(c, NULL, "an item has a form that is not known");
+		rc = shf_ckpt_bad(c, NULL, "an item has an unknown structure");
 	for (uint32_t i = 0; rc == 0 && i < paths->n; i++)
 		rc = ckpt_add_whole(c, paths->u.a[2 * i], paths->u.a[2 * i + 1]);
 	return rc == 0 ? note_unused(c) : rc;
@@ -442,7 +442,7 @@ static int open_torch_ckpt(struct shf_foreign *f, struct sheaf_error *err)
 
 	items = rc == 0 ? shf_pk_get(c.pickle.root, "metadata") : NULL;
 	if (rc == 0 && (!items || items->kind != SHF_PK_DICT))
-		rc = shf_ckpt_bad(&c, NULL, "has a form that is not known");
+		rc = shf_ckpt_bad(&c, NULL, "has an unknown structure");
 	for (uint32_t i = 0; rc == 0 && i < items->n; i++) {
 		c.item = shf_ckpt_text(&c, items->u.a[2 * i]);
 		shf_buf_reset(&c.parts);

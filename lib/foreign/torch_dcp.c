@@ -187,7 +187,7 @@ static int dcp_read(struct dcp *d)
 	}
 	if (rc == 0 && d->flat && !shf_dcp_flats_read(&d->flats, d->pickles[0].root))
 		rc = d->flats.a.oom ? dcp_no_memory(d)
-		   : dcp_bad(d, "", 0, "its mcore_data has a form that is not known");
+		   : dcp_bad(d, "", 0, "its mcore_data has an unknown structure");
 	if (rc == 0 && shf_dcp_index_settle(&d->index, &twice, &twice_n))
 		rc = dcp_bad(d, twice, twice_n, "has two places in the metadata for one chunk");
 	return rc;
@@ -277,7 +277,7 @@ static int dcp_add_chunks(struct dcp *d, const struct shf_dcp_tensor *t,
 {
 	*n = 0;
 	if (t->is_odd)
-		return dcp_bad(d, t->name, t->name_n, "has a chunk of a form that is not known");
+		return dcp_bad(d, t->name, t->name_n, "has a chunk of unknown structure");
 	for (uint32_t i = 0; i < t->chunks_n; i++) {
 		int rc = dcp_add_chunk(d, t, x, flat, i);
 
@@ -481,7 +481,7 @@ static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 		                      (const char *)text.data);
 	else if (rc == 0)
 		rc = shf_foreign_note(d->f, d->err, t->name, t->name_n, "an object of %" PRIu64
-		                      " bytes, which is not read", e->bytes);
+		                      " bytes, which sheaf does not read", e->bytes);
 	shf_buf_release(&text);
 	return rc;
 }

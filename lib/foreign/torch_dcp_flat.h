@@ -11,7 +11,7 @@
 
 struct shf_dcp_flats { struct shf_buf a; };     /* owned; of names and shapes, sorted by name */
 /* Reads mcore_data of the metadata, if it is there. The pickle must outlive *x. Returns false if
- * there is no memory, or it has an unknown form. */
+ * there is no memory, or it has an unknown structure. */
 bool shf_dcp_flats_read(struct shf_dcp_flats *x, const struct shf_pk *root);
 /* Returns the true shape of a tensor, a TUPLE, or NULL if it is not stored flat. */
 const struct shf_pk *shf_dcp_flats_shape(const struct shf_dcp_flats *x, const char *name,

@@ -57,7 +57,7 @@ static bool read_dcp_box(int64_t *box, const struct shf_dcp_tensor *t, const str
 	return true;
 }
 
-/* Reads TensorStorageMetadata. Returns false if it has an unknown form. */
+/* Reads TensorStorageMetadata. Returns false if it has an unknown structure. */
 static bool read_dcp_tensor(struct shf_dcp_index *x, struct shf_dcp_tensor *t,
                             const struct shf_pk *v)
 {
@@ -215,7 +215,7 @@ static uint8_t unknown_transform(struct shf_dcp_index *x, const struct shf_pk *l
 	uint32_t i = 0;
 
 	if (!v)
-		shf_buf_adds(&name, "of a form that is not known");
+		shf_buf_adds(&name, "of unknown structure");
 	for (uint32_t k = 0; v && name.len < 200; v = shf_pk_at(list, ++k)) {
 		shf_buf_adds(&name, k ? ", " : "");
 		if (v->kind == SHF_PK_STR)

@@ -35,7 +35,7 @@ struct shf_dcp_tensor {
 	                                 * if a complex number is shown as a pair */
 	int32_t ndim;                   /* without that one */
 	bool is_bytes;                  /* it is no tensor, but a value in bytes */
-	bool is_odd;                    /* a chunk has an unknown form */
+	bool is_odd;                    /* a chunk has an unknown structure */
 	const struct shf_pk *dtype;     /* a GLOBAL */
 	const int64_t *dims;            /* of that many dimensions */
 	/* By chunk: `width` offsets, and then as many sizes. In the arena of the checkpoint, where
@@ -73,7 +73,7 @@ struct shf_dcp_index {
 };
 /* The function of a struct shf_pickle_taker whose argument is the index. */
 bool shf_dcp_index_take(void *arg, const struct shf_pk *key, const struct shf_pk *value);
-/* Ends a pickle. Returns false if it is not Metadata, or has an unknown form. */
+/* Ends a pickle. Returns false if it is no Metadata, or of unknown structure. */
 bool shf_dcp_index_end(struct shf_dcp_index *x, const struct shf_pk *root);
 /* Sorts: tensors by name, and then in the order in which they were added. Returns 1 if a chunk has
  * two places in one pickle, of which Python would take the last, and sets *name and *name_n to the

@@ -131,8 +131,8 @@ static int place_in_item(struct shf_dcp_item *item, const struct shf_foreign_ten
 		rc = shf_torch_zip_place(&zip, &have, t->name, &at, stride, err);
 	if (rc == 0 && flat && flat_strides(t, p, items, stride) < 0)
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s: the item at byte %" PRIu64 ", a flat range "
-		              "of tensor %.*s, has a stride, which is not read", r->where, p->at,
-		              shf_name_show(t->name), t->name);
+		              "of tensor %.*s, has a stride, which sheaf does not read", r->where,
+		              p->at, shf_name_show(t->name), t->name);
 	if (rc == 0) {
 		p->at = (r->unpacker ? 0 : p->at) + at + skip;
 		p->flip_every = shown.flip_every;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Directories of Hugging Face with weights in files of torch.save: pytorch_model.bin, or several
+/* Directories of Hugging Face with weights in torch.save files: pytorch_model.bin, or several
  * pytorch_model-00001-of-00003.bin and an index, and the same of adapters (PEFT). The files say
  * what they have; an index is only compared with them, and may be missing, damaged or wrong.
  * Weights in safetensors files are read here only if a trainer's files are beside them
@@ -104,7 +104,7 @@ static int is_torch_folder(const struct shf_sys *sys, int dir, const char *path,
 		name = find_weights(&l, &of);
 	if (name)
 		rc = shf_torch_file_kind(sys, dir, path, name, err);
-	*why = "files of torch.save with the names of weights of Hugging Face";
+	*why = "torch.save files with the names of weights of Hugging Face";
 	shf_buf_release(&l.a);
 	shf_arena_release(&arena);
 	return rc > 0 ? 1 : rc;
@@ -243,7 +243,7 @@ int shf_torch_file_add(struct shf_foreign *f, uint32_t file, const struct shf_to
 	kind = file_kind(&r, err);
 	shf_foreign_region_end(f, file);
 	if (kind == 0)
-		return shf_fail(err, SHEAF_EFORMAT, "%s: is not a file of torch.save", r.where);
+		return shf_fail(err, SHEAF_EFORMAT, "%s: is not a torch.save file", r.where);
 	return kind < 0 ? kind : kind == 1 ? shf_torch_save_add(f, file, show, err)
 	                                   : shf_torch_legacy_add(f, file, show, err);
 }
@@ -259,7 +259,7 @@ static int add_unread(struct torch_folder *d, const char *name, size_t n)
 	return e.name && !d->f->unread.oom ? 0 : folder_no_memory(d);
 }
 
-/* Keeps the names of all weights in a file of torch.save that are not read, such as quantised
+/* Keeps the names of all weights in a torch.save file that are not read, such as quantised
  * ones. */
 static int add_all_unread(void *arg, const struct shf_pk *root, const char *where,
                           struct sheaf_error *err)
@@ -324,7 +324,8 @@ static int add_safetensors(struct torch_folder *d, const char *name)
 		if (shf_dtype(t->dtype)->bits < 8) {
 			f->unread_n++;
 			rc = shf_foreign_note(f, d->err, t->name, strlen(t->name), "a tensor of a "
-			                      "type smaller than a byte, which is not read");
+			                      "type smaller than a byte, which sheaf does not "
+			                      "read");
 			if (rc == 0)
 				rc = add_unread(d, t->name, strlen(t->name));
 			continue;

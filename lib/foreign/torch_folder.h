@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of torch.save, or of safetensors, in a directory of Hugging Face. */
+/* torch.save files, or of safetensors, in a directory of Hugging Face. */
 #ifndef SHF_TORCH_FOLDER_H
 #define SHF_TORCH_FOLDER_H
 #include "foreign_st.h"
@@ -19,7 +19,7 @@ int shf_torch_folder_more(struct shf_foreign *f, const struct shf_listing *l, in
  * legacy format, 0 if torch.save did not write it, or a negative code. */
 int shf_torch_file_kind(const struct shf_sys *sys, int dir, const char *path, const char *name,
                         struct sheaf_error *err);
-/* Adds all tensors and notes of a file of torch.save, whichever it is. */
+/* Adds all tensors and notes of a torch.save file, whichever it is. */
 int shf_torch_file_add(struct shf_foreign *f, uint32_t file, const struct shf_torch_show *show,
                        struct sheaf_error *err);
 #endif

@@ -201,13 +201,13 @@ static int hf_add_box(struct torch_hf *h, const struct shf_st_tensor *t, uint32_
 		return hf_no_memory(h);
 	if (t->ndim > SHEAF_DIMS_MAX || shf_dtype(t->dtype)->bits < 8)
 		return hf_bad(h, t->name, "has more than 8 dimensions, or a dtype of less than a "
-		              "byte, which is not read in parts");
+		              "byte, which sheaf does not read in parts");
 	memcpy(count, t->shape, (size_t)t->ndim * sizeof(*count));
 	if (sharding->len)
 		o = bsearch(&want, sharding->data, sharding->len / sizeof(want), sizeof(want),
 		            offsets_order);
 	if (o && o->ndim != t->ndim)
-		return hf_bad(h, t->name, "has another number of dimensions than its place in "
+		return hf_bad(h, t->name, "has a different number of dimensions from its place in "
 		              KEY);
 	if (o)
 		memcpy(start, o->start, (size_t)t->ndim * sizeof(*start));
@@ -227,8 +227,8 @@ static int add_file(struct torch_hf *h, const char *name)
 
 	if (rc == 0 && st.sharding && !read_sharding(h, st.sharding, &sharding))
 		rc = h->oom ? hf_no_memory(h)
-		            : shf_fail(h->err, SHEAF_EFORMAT, "%s: " KEY " has a form that is not "
-		                       "known", shf_foreign_file(h->f, file)->where);
+		            : shf_fail(h->err, SHEAF_EFORMAT, "%s: " KEY " has an unknown "
+		                       "structure", shf_foreign_file(h->f, file)->where);
 	for (size_t i = 0; i < st.n && rc == 0; i++)
 		rc = hf_add_box(h, &st.tensors[i], file, st.header_bytes, &sharding);
 	shf_buf_release(&sharding);

@@ -38,7 +38,7 @@ struct legacy {
 
 static int legacy_bad(const struct legacy *l, const char *why, struct sheaf_error *err)
 {
-	return shf_fail(err, SHEAF_EFORMAT, "%s: legacy file of torch.save: %s", l->region.where,
+	return shf_fail(err, SHEAF_EFORMAT, "%s: legacy torch.save file: %s", l->region.where,
 	                why);
 }
 
@@ -149,7 +149,7 @@ static int see_storages(struct legacy *l, struct sheaf_error *err)
 		if (shf_pk_text_is(shf_pk_at(ids[i]->u.of, 0), "module"))
 			continue;       /* a class of a model, with its source code */
 		if (!shf_torch_storage(ids[i], &key, &item))
-			return legacy_bad(l, "it has a storage of a form that is not known", err);
+			return legacy_bad(l, "it has a storage of unknown structure", err);
 		s = storage_find(l, key);
 		if (!s)
 			return legacy_bad(l, "a storage is not in the list of storages", err);

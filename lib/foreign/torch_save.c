@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of torch.save: zip archives, which it writes since torch 1.6, and legacy ones. */
+/* torch.save files: zip archives, which it writes since torch 1.6, and legacy ones. */
 #include "torch_zip.h"
 #include "err.h"
 #include "lightning.h"

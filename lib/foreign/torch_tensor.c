@@ -212,7 +212,7 @@ static enum shf_tensor_kind read_rebuild(struct shf_torch_tensor *t, const struc
 	bool typed;
 	char kind;
 
-	*why = "a tensor of a form that is not known";
+	*why = "a tensor of unknown structure";
 	if (args->kind != SHF_PK_TUPLE || args->n < 4 || args->n > bits + 1 ||
 	    !read_storage(t, shf_pk_at(args, 0), &typed) || (!type && !typed))
 		return SHF_TENSOR_UNREAD;
@@ -240,7 +240,7 @@ static const struct shf_pk *rebuild_args(const struct shf_pk_call *c, const char
 	const struct shf_pk *f = shf_pk_at(c->args, 0), *type = shf_pk_at(c->args, 1);
 	const struct shf_pk *args = shf_pk_at(c->args, 2);
 
-	*why = "a tensor of a class that is not known";
+	*why = "a tensor of unknown class";
 	if (!f || f->kind != SHF_PK_GLOBAL || !args || args->kind != SHF_PK_TUPLE)
 		return NULL;
 	*func = f->u.s;
@@ -303,15 +303,15 @@ enum shf_tensor_kind shf_torch_tensor_of(struct shf_torch_tensor *t, const struc
                                         const char **why)
 {
 	static const struct { const char *name, *why; } unread[] = {
-		{ "_rebuild_qtensor", "a quantised tensor, which is not read" },
-		{ "_rebuild_sparse_tensor", "a sparse tensor, which is not read" },
-		{ "_rebuild_sparse_csr_tensor", "a sparse tensor, which is not read" },
-		{ "_rebuild_nested_tensor", "a nested tensor, which is not read" },
+		{ "_rebuild_qtensor", "a quantised tensor, which sheaf does not read" },
+		{ "_rebuild_sparse_tensor", "a sparse tensor, which sheaf does not read" },
+		{ "_rebuild_sparse_csr_tensor", "a sparse tensor, which sheaf does not read" },
+		{ "_rebuild_nested_tensor", "a nested tensor, which sheaf does not read" },
 		{ "_rebuild_meta_tensor_no_storage", "a tensor on the meta device, which has no "
 		  "values" },
-		{ "_rebuild_wrapper_subclass", "a tensor of a class that is not known" },
+		{ "_rebuild_wrapper_subclass", "a tensor of unknown class" },
 		{ "_rebuild_device_tensor_from_numpy", "a tensor that is kept as a NumPy array, "
-		  "which is not read" },
+		  "which sheaf does not read" },
 	};
 	const struct shf_pk *args = NULL, *dtype = NULL;
 	enum shf_tensor_kind kind = SHF_TENSOR_UNREAD;
@@ -334,9 +334,9 @@ enum shf_tensor_kind shf_torch_tensor_of(struct shf_torch_tensor *t, const struc
 	else if (args && strcmp(func, "_rebuild_tensor_v3") == 0)
 		kind = read_rebuild(t, args, 6, 7, why);
 	else if (!*why)
-		*why = "a tensor that is rebuilt in a way that is not known";
+		*why = "a tensor that is rebuilt in an unknown way";
 	if (kind == SHF_TENSOR_READ && !is_dtype(t, dtype)) {
-		*why = "a tensor that is converted to another dtype, which is not read";
+		*why = "a tensor that is converted to another dtype, which sheaf does not read";
 		kind = SHF_TENSOR_UNREAD;
 	}
 	return kind;

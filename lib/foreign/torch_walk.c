@@ -75,7 +75,7 @@ static enum shf_tensor_kind look_beside(const struct shf_pk *v, const char **why
 	enum shf_tensor_kind kind = shf_torch_tensor_of(&t, v, why);
 
 	if (kind == SHF_TENSOR_READ)
-		*why = "a tensor that is no weight, which is not listed; open the file itself";
+		*why = "a tensor that is not a weight, which is not listed; open the file itself";
 	return kind == SHF_TENSOR_NONE ? kind : SHF_TENSOR_UNREAD;
 }
 

@@ -33,7 +33,7 @@ int shf_torch_walk(struct shf_foreign *f, const struct shf_pickle *pickle, const
  * not listed. prefix: of the keys; NULL: none. */
 int shf_torch_walk_notes(struct shf_foreign *f, const struct shf_pickle *pickle,
                          const struct shf_pk *dict, const char *prefix, struct sheaf_error *err);
-/* Adds all tensors and notes of a file of torch.save, an archive or a legacy one. */
+/* Adds all tensors and notes of a torch.save file, an archive or a legacy one. */
 int shf_torch_save_add(struct shf_foreign *f, uint32_t file, const struct shf_torch_show *show,
                        struct sheaf_error *err);
 int shf_torch_legacy_add(struct shf_foreign *f, uint32_t file, const struct shf_torch_show *show,

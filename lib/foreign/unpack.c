@@ -150,7 +150,7 @@ static int check_end(struct shf_unpacker *u, const struct shf_region *r, struct 
 	if (n < 0)
 		return (int)n;
 	if (n || u->fed - (u->in_n - u->in_i) != u->of->bytes)
-		return packed_bad(u, r, "go on after what they should be", err);
+		return packed_bad(u, r, "are longer than they should be", err);
 	return 0;
 }
 

@@ -357,8 +357,8 @@ static int add_metadata(struct shf_zarr_store *s, size_t i, size_t n, int versio
 		return zarr_no_memory(s, err);
 	s->f->unread_n += a.z.unread != NULL;
 	if (a.z.unread)
-		return shf_foreign_note(s->f, err, name, strlen(name), "%s, which is not read",
-		                        a.z.unread);
+		return shf_foreign_note(s->f, err, name, strlen(name), "%s, which sheaf does not "
+		                        "read", a.z.unread);
 	while (lo > 0 && strncmp(s->kv[lo - 1].key, key, n) == 0)
 		lo--;
 	while (hi < s->n && strncmp(s->kv[hi].key, key, n) == 0)

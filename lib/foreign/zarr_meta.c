@@ -331,13 +331,14 @@ static void parse_2(struct reading *r, struct span text)
 
 	if (!find_values(r, text, keys, v, KEYS) || !zarr_number(r, v[FORMAT], &format) ||
 	    format != 2) {
-		zarr_odd(r, "are no metadata of Zarr 2");
+		zarr_odd(r, "are not metadata of Zarr 2");
 		return;
 	}
 	z->ndim = get_sizes(r, v[SHAPE], z->shape, "have no shape");
 	chunks_n = get_sizes(r, v[CHUNKS], z->chunk, "have no shape of chunks");
 	if (chunks_n != z->ndim)
-		zarr_odd(r, "have chunks with another number of dimensions than the array");
+		zarr_odd(r, "have chunks whose number of dimensions differs from that of the "
+		         "array");
 	if (zarr_text(r, v[DTYPE], name))
 		set_type(r, name, true);
 	else
@@ -392,7 +393,7 @@ static void take_transpose(struct reading *r, struct span configuration,
 	}
 	for (int i = 0; i < ndim; i++) {
 		if (order[i] >= ndim || seen & 1u << order[i]) {
-			zarr_odd(r, "have a transposition that is no permutation");
+			zarr_odd(r, "have a transposition that is not a permutation");
 			return;
 		}
 		seen |= 1u << order[i];
@@ -532,7 +533,7 @@ static void parse_3(struct reading *r, struct span text)
 
 	if (!find_values(r, text, keys, v, KEYS) || !zarr_number(r, v[FORMAT], &format) ||
 	    format != 3 || !zarr_text(r, v[NODE], name)) {
-		zarr_odd(r, "are no metadata of Zarr 3");
+		zarr_odd(r, "are not metadata of Zarr 3");
 		return;
 	}
 	z->is_group = strcmp(name, "group") == 0;

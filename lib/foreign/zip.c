@@ -145,13 +145,13 @@ static int64_t read_entry(struct shf_zip_record *rec, const uint8_t *p, size_t n
 	if (!take_zip64(rec, p + ENTRY_BYTES + name_n, extra_n))
 		return zip_bad(r, at, "an entry has a broken extra field", err);
 	if (shf_get16(p + 8) & 1)
-		return shf_fail(err, SHEAF_EFORMAT, "%s: record %.*s is encrypted, which is not "
-		                "read", r->where, shf_name_show(rec->name), rec->name);
+		return shf_fail(err, SHEAF_EFORMAT, "%s: record %.*s is encrypted, which sheaf "
+		                "does not read", r->where, shf_name_show(rec->name), rec->name);
 	rec->deflated = shf_get16(p + 10) == METHOD_DEFLATE;
 	if ((shf_get16(p + 10) && !rec->deflated) || (!rec->deflated && rec->packed != rec->bytes))
 		return shf_fail(err, SHEAF_EFORMAT, "%s: record %.*s is compressed (method %u), "
-		                "which is not read", r->where, shf_name_show(rec->name), rec->name,
-		                shf_get16(p + 10));
+		                "which sheaf does not read", r->where, shf_name_show(rec->name),
+		                rec->name, shf_get16(p + 10));
 	return (int64_t)(ENTRY_BYTES + name_n + extra_n + note_n);
 }
 
@@ -279,8 +279,8 @@ int shf_zip_data(const struct shf_zip_record *rec, const struct shf_region *r, u
 
 	if (rec->deflated)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: record %.*s is compressed (method %u), "
-		                "which is not read", r->where, shf_name_show(rec->name), rec->name,
-		                METHOD_DEFLATE);
+		                "which sheaf does not read", r->where, shf_name_show(rec->name),
+		                rec->name, METHOD_DEFLATE);
 	rc = shf_zip_packed(rec, r, &packed, err);
 	if (rc == 0)
 		*data = packed.at;

@@ -33,7 +33,7 @@ static int index_no_memory(struct reader *r)
 
 /* Fails at the token that was just returned. If the JSON reader itself refused the bytes (kind is
  * SHF_JSON_ERROR), its sentence is used, as it says what is wrong with the text. The JSON reader
- * stops with SHF_JSON_ERROR too when it is out of memory, which must not be reported as a damaged
+ * stops with SHF_JSON_ERROR too when memory runs out, which must not be reported as a damaged
  * file. */
 static int index_fail(struct reader *r, enum shf_json_kind kind, const char *why)
 {

@@ -102,7 +102,7 @@ int shf_json_walk(const void *bytes, size_t n, const char *name,
 	shf_json_init(&j, bytes, n);
 	kind = shf_json_next(&j);
 	if (kind != SHF_JSON_OBJECT && kind != SHF_JSON_ERROR)
-		rc = shf_fail(err, SHEAF_EFORMAT, "%s: is no JSON object", name);
+		rc = shf_fail(err, SHEAF_EFORMAT, "%s: is not a JSON object", name);
 	while (rc == 0 && kind != SHF_JSON_END && kind != SHF_JSON_ERROR && !w.path.oom) {
 		rc = walk_token(&w, &j, kind, leaf, arg, err);
 		kind = shf_json_next(&j);
@@ -110,7 +110,7 @@ int shf_json_walk(const void *bytes, size_t n, const char *name,
 	if (rc == 0 && (w.path.oom || j.scratch.oom))
 		rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory to read it", name);
 	else if (rc == 0 && kind == SHF_JSON_ERROR)
-		rc = shf_fail(err, SHEAF_EFORMAT, "%s: is no JSON: %s", name, j.why);
+		rc = shf_fail(err, SHEAF_EFORMAT, "%s: is not JSON: %s", name, j.why);
 	shf_json_release(&j);
 	shf_buf_release(&w.path);
 	return rc;

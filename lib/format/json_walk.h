@@ -19,7 +19,7 @@ struct shf_json_leaf {
 	size_t text_n;
 };
 /* Calls leaf for each scalar of a document that is an object. name: of the file, for messages. Ends
- * with the code of the first call that fails. EFORMAT: it is no JSON object. ENOMEM. */
+ * with the code of the first call that fails. EFORMAT: it is not a JSON object. ENOMEM. */
 int shf_json_walk(const void *bytes, size_t n, const char *name,
                   int (*leaf)(void *arg, const struct shf_json_leaf *x, struct sheaf_error *err),
                   void *arg, struct sheaf_error *err);

@@ -50,7 +50,7 @@ static int header_no_memory(struct reader *r)
 	return shf_fail(r->err, SHEAF_ENOMEM, "%s: out of memory for its header", r->where);
 }
 
-/* Fails because the JSON reader stopped. It also stops when it is out of memory; that must not look
+/* Fails because the JSON reader stopped. It also stops when memory runs out; that must not look
  * like a bad file, or the caller would skip a good checkpoint. */
 static int header_json_fail(struct reader *r)
 {

@@ -23,7 +23,7 @@ struct sheaf_group {
 	uint64_t met;           /* calls entered by all ranks so far (shf_call_enter) */
 	struct shf_lens {               /* Owned arrays, one item a rank, allocated with the group.
 	                                 * So ranks can exchange lengths, and with them the news of
-	                                 * a failure, when they are out of memory. */
+	                                 * a failure, when memory runs out. */
 		uint64_t *out, *in;     /* lengths sent and received */
 		size_t *sizes, *eights; /* eights: 8 in each item */
 	} lens;

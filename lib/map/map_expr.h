@@ -12,7 +12,7 @@ struct shf_map_config {         /* numbers by name, such as "rope.dim" for {"rop
 	const char *path;               /* of config.json, for sentences; NULL: there is none */
 };
 struct shf_map_entry { const char *key; int64_t value; bool given, used; };
-/* Adds the whole numbers, and true and false as 1 and 0, of a config.json. EFORMAT: it is no
+/* Adds the whole numbers, and true and false as 1 and 0, of a config.json. EFORMAT: it is not
  * JSON. */
 int shf_map_config_read(struct shf_map_config *c, const char *path, const void *bytes, size_t n,
                         struct sheaf_error *err);

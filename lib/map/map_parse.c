@@ -484,8 +484,8 @@ static int parse_type(struct parser *p, struct shf_map_tensor *t)
 	n = take_word(p, &word);
 	t->dtype = n ? shf_dtype_from(word, n) : 0;
 	if (!t->dtype)
-		return bad(p, "'%.*s' is no type; use the names of safetensors, such as BF16 and "
-		           "F8_E4M3", (int)(n < 30 ? n : 30), word);
+		return bad(p, "'%.*s' is not a type; use the names of safetensors, such as BF16 "
+		           "and F8_E4M3", (int)(n < 30 ? n : 30), word);
 	if (shf_dtype(t->dtype)->bits < 8)
 		return bad(p, "types smaller than a byte cannot be mapped");
 	return 0;
@@ -676,7 +676,7 @@ static int parse_head(struct parser *p)
 		return bad(p, "this version of the language is not known; this sheaf reads "
 		           "version 1");
 	if (strncmp(p->p, head, strlen(head)))
-		return bad(p, "is no map; the first line must be: sheaf-map 1 LEFT RIGHT");
+		return bad(p, "is not a map; the first line must be: sheaf-map 1 LEFT RIGHT");
 	p->p += strlen(head);
 	for (int i = 0; i < 2; i++) {
 		n = take_word(p, &word);
@@ -754,8 +754,8 @@ int shf_map_parse(struct shf_map *m, const char *path, const char *text, size_t 
 	if (!m->path)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to read it", path);
 	if (n > SHF_MAP_BYTES_MAX || !shf_utf8_is_valid(text, n) || (n && memchr(text, 0, n)))
-		return shf_fail(err, SHEAF_EINVAL, "%s: is no map: it is no text of at most 1 MiB",
-		                path);
+		return shf_fail(err, SHEAF_EINVAL, "%s: is not a map: it is not a text of at most "
+		                "1 MiB", path);
 	for (size_t at = 0; at < n && rc == 0; line++) {
 		const char *nl = memchr(text + at, '\n', n - at);
 		size_t len = nl ? (size_t)(nl - text) - at : n - at;
@@ -772,7 +772,7 @@ int shf_map_parse(struct shf_map *m, const char *path, const char *text, size_t 
 	if (rc == 0)
 		rc = end_line(&p, &b);
 	if (rc == 0 && !m->sides[0])
-		rc = bad(&p, "is no map; the first line must be: sheaf-map 1 LEFT RIGHT");
+		rc = bad(&p, "is not a map; the first line must be: sheaf-map 1 LEFT RIGHT");
 	if (rc == 0 && !m->rules.len)
 		rc = bad(&p, "has no rule");
 	shf_buf_release(&b);

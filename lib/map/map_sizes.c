@@ -105,7 +105,7 @@ int shf_map_sizes_take(struct shf_map_sizes *s, const struct shf_map_tensor *t,
 	int found = 0;
 
 	if (have->ndim != t->ndim)
-		return no_match(s, t, have, "it has another number of dimensions", err);
+		return no_match(s, t, have, "it has a different number of dimensions", err);
 	for (int32_t d = 0; d < t->ndim; d++) {
 		struct form f = form_of(s, &t->dims[d], t->line, err);
 
@@ -149,7 +149,7 @@ int shf_map_sizes_match(struct shf_map_sizes *s, const struct shf_map_tensor *t,
 	int64_t dims[SHEAF_DIMS_MAX];
 	char text[200], why[300];
 	int rc = have->ndim == t->ndim ? shf_map_sizes_dims(s, t, dims, err)
-	       : no_match(s, t, have, "it has another number of dimensions", err);
+	       : no_match(s, t, have, "it has a different number of dimensions", err);
 
 	for (int32_t d = 0; d < t->ndim && rc == 0; d++)
 		if (dims[d] != have->dims[d]) {

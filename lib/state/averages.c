@@ -445,8 +445,8 @@ int shf_emas_find(const struct sheaf_state *state, const char *name, int slice, 
 		                "name; add them with sheaf_state_ema", name);
 	i = slice < 0 ? -1 : average_index(e, (uint32_t)slice);
 	if (i < 0)
-		return shf_fail(err, SHEAF_EINVAL, "averages %s: slice %d is not averaged in them; "
-		                "pass the number of a slice of weights", e->name, slice);
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: slice %d is not one of those "
+		                "averaged; pass the number of a slice of weights", e->name, slice);
 	if (!e->begun || e->anew[i])
 		return shf_fail(err, SHEAF_EAGAIN, "averages %s: no step has counted yet for slice "
 		                "%d; call this after the next save or sheaf_state_average",

@@ -462,7 +462,7 @@ int shf_state_take(struct sheaf_state *state, const struct sheaf_slice *slice,
 int shf_state_is_null(struct sheaf_error *err)
 {
 	return shf_fail(err, SHEAF_ENOMEM, "the state is NULL; sheaf_state_new returns NULL when "
-	                "memory is out");
+	                "out of memory");
 }
 
 int shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice,

@@ -40,7 +40,8 @@ static int plain_read(struct sheaf_checkpoint *step, const struct shf_mf_file *f
 	if ((fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP) && step->sound)
 		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: missing%s", step->path, what,
 		                fd == -ELOOP ? ": a symbolic link has its name"
-		                : fd == -ENOTDIR ? ": what has its name is not a directory" : "");
+		                : fd == -ENOTDIR ? ": its name belongs to something that is not a "
+		                                   "directory" : "");
 	if (fd < 0)
 		return shf_fail_sys(err, -fd, "%s/%s", step->path, what);
 	got = shf_sys_fstat(sys, fd, &st);

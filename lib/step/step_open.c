@@ -244,8 +244,8 @@ static int sums_read(struct sheaf_checkpoint *step, struct shf_buf *out)
 	if (rc < 0)
 		rc = shf_fail_sys(&step->sums_err, -rc, "%s/sheaf.sums", step->path);
 	else if (st.type != SHF_T_FILE)
-		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: missing: what has "
-		              "its name is not a regular file", step->path);
+		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: missing: its name "
+		              "belongs to something that is not a regular file", step->path);
 	else if (st.bytes != want)
 		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: %" PRIu64 " bytes, "
 		              "the manifest says %" PRIu64, step->path, st.bytes, want);

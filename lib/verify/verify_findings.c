@@ -85,9 +85,8 @@ bool shf_verify_plain(struct shf_verify *v, int dir, const char *base, const cha
 		return false;
 	}
 	if (st.type != SHF_T_FILE) {
-		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: missing: what has its name is not a regular "
-		         "file",
-		         v->step->path, name);
+		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: missing: its name belongs to something that "
+		         "is not a regular file", v->step->path, name);
 		shf_verify_find(v, SHEAF_FINDING_MISSING, &at, &e);
 		return false;
 	}

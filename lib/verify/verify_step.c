@@ -453,7 +453,7 @@ static int unverified(struct shf_verify *v, struct sheaf_error *err)
 	                  "cannot be checked", v->step->path);
 
 	if (v->unproved_item)
-		shf_fail(&e, SHEAF_EFORMAT, "%s: item %.*s is no zip archive, so it has no "
+		shf_fail(&e, SHEAF_EFORMAT, "%s: item %.*s is not a zip archive, so it has no "
 		         "checksum and cannot be checked", v->step->path,
 		         shf_name_show(v->unproved_item), v->unproved_item);
 	f.msg = e.msg;

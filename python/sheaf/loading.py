@@ -26,8 +26,7 @@ def load(path: Path, tree: Any = None, *, group: Optional[Group] = None,
 
     path       a run (its newest checkpoint), RUN@STEP, RUN@latest, the folder of a checkpoint, a
                Hugging Face directory, a directory of PyTorch DCP, of DeepSpeed, of Orbax or of a
-               trainer with Paddle, a safetensors file, or a file of torch.save, paddle.save,
-               NumPy or GGUF
+               trainer with Paddle, a safetensors, torch.save, paddle.save, NumPy or GGUF file
     tree       None: new tensors are made. Otherwise a tree of the same structure, whose tensors
                are filled in place; its dicts and lists receive the other values, and it is
                returned. All keys, shapes and types are compared before any tensor is changed.

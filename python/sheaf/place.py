@@ -68,7 +68,7 @@ def to_load(path: Path, group: Any = None, *, step: int = LATEST, **opts: Any) -
 
     path  a run, RUN@STEP or RUN@latest, the folder of a checkpoint, a Hugging Face directory, a
           directory of PyTorch DCP, of DeepSpeed, of Orbax or of a trainer with Paddle, a
-          safetensors file, or a file of torch.save, paddle.save, NumPy or GGUF
+          safetensors, torch.save, paddle.save, NumPy or GGUF file
     step  which checkpoint of a run, if the path does not say it
     """
     found = in_run(path, step)

@@ -436,8 +436,8 @@ def open_path(path: Path, group: Any = None, *, timeout: Optional[float] = None,
     """Opens a checkpoint by its own path. [collective]
 
     path  the folder of a checkpoint, a Hugging Face directory, a directory of PyTorch DCP, of
-          DeepSpeed, of Orbax or of a trainer with Paddle, a safetensors file, or a file of
-          torch.save, paddle.save, NumPy or GGUF
+          DeepSpeed, of Orbax or of a trainer with Paddle, a safetensors, torch.save,
+          paddle.save, NumPy or GGUF file
     """
     found = Checkpoint()
     made = options(found.c, timeout, 0, opts)

@@ -124,7 +124,7 @@ def test_differences_are_found_before_any_byte() -> None:
 
 @tap.needs("torch", "numpy")
 def test_checkpoints_of_torch() -> None:
-    """A directory of PyTorch DCP and a file of torch.save are loaded, and opened"""
+    """A directory of PyTorch DCP and a torch.save file are loaded, and opened"""
     import torch
     here = os.path.dirname(os.path.abspath(__file__))
     golden = os.path.join(here, "..", "..", "test", "golden", "foreign")

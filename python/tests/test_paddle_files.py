@@ -110,7 +110,7 @@ def exported(source: str, to: str, *options: str) -> None:
 
 def load_on_rank(flex: str, source: str) -> None:
     """Loads a flex checkpoint as one rank, which has some rows of a matrix and all other tensors
-    whole, and compares it with a file of paddle.save."""
+    whole, and compares it with a paddle.save file."""
     import numpy as np
     import paddle
     import paddle.distributed as dist

@@ -302,7 +302,7 @@ def test_a_failure_on_one_rank() -> None:
 
 
 def held(at: str) -> str:
-    """A callback whose state is no JSON."""
+    """A callback whose state is not JSON."""
     class Odd(TrainerCallback, ExportableState):        # type: ignore[misc]
         def state(self) -> Any:
             return {"args": {}, "attributes": {"odd": object()}}

@@ -58,7 +58,7 @@ for how in '1 --mesh tp=1' '2 --mesh tp=2' '4 --mesh dp=2,tp=2 --zero 1' \
 	rm -rf averaged
 done
 t 2 '--ema of 1' mpi 1 save --run averaged --step 1 --ema 1 --state state.json
-has 'is too much' err "'1' is not 0 to less than 1"
+has 'is too much' err "'1' must be at least 0 and less than 1"
 t 0 'a lazy save with little staging' mpi 1 save --run async --step 1 --async --lazy \
 	--staging-bytes 400000 --state state.json --adam --json
 json 'was copied at once' 'o[-1]["at_once"]'

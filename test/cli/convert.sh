@@ -26,7 +26,7 @@ has 'betas are not ignored' err '--betas: does not go with --format hf'
 wrong "$SHEAF" convert f/training.pt dst --format gguf --step 3
 has 'nor is a step' err '--step: does not go with --format gguf'
 
-t 0 'a file of torch.save is converted' "$SHEAF" convert conf/training.pt dst --json
+t 0 'a torch.save file is converted' "$SHEAF" convert conf/training.pt dst --json
 json 'in an object' 'len(o) == 1 and keys(o[0], "to files tensors bytes written seconds") and \
 	o[0]["files"] == 1 and o[0]["written"] > o[0]["bytes"] > 0'
 [ "$(ls -A dst | tr '\n' ' ')" = 'config.json model.safetensors ' ]
@@ -121,9 +121,9 @@ P
 t 1 'a pickled model is not converted' "$SHEAF" convert model.pt pickled
 has 'and it is said why' err 'has no tensor that can be read; use sheaf show'
 t 0 'which' "$SHEAF" show model.pt
-has 'names its class' out 'an object of user_code.Model, which is not read'
+has 'names its class' out 'an object of user_code.Model, which sheaf does not read'
 
-t 0 'a Hugging Face directory is exported as a file of torch.save' \
+t 0 'a Hugging Face directory is exported as a torch.save file' \
 	"$SHEAF" export dst out.pt --format torch --json
 json 'with all its tensors' 'o[0]["files"] == 1 and o[0]["written"] > o[0]["bytes"] > 0'
 [ -f out.pt ] && [ ! -e out.pt.partial ]

@@ -18,7 +18,7 @@ wrong "$SHEAF" import f/bare.pt old/checkpoint-10
 [ ! -e run ]
 result $? 'and no run is made'
 
-t 0 'a file of torch.save is imported' "$SHEAF" import f/training.pt run --json
+t 0 'a torch.save file is imported' "$SHEAF" import f/training.pt run --json
 json 'in an object' 'len(o) == 1 and keys(o[0], "to step files tensors bytes written " \
 	"notes_left_out files_left_out seconds") and \
 	o[0]["files"] == 2 and o[0]["written"] > o[0]["bytes"] > 0'
@@ -93,7 +93,7 @@ has 'and the block is named' err 'model-00001-of-00003.safetensors: block 0'
 [ ! -e run/checkpoint-13 ] && [ -z "$(ls run/.sheaf/stage)" ]
 result $? 'and nothing of it is left'
 truncate -s -9 f/views.pt
-t 1 'half a file of torch.save is not imported' "$SHEAF" import f/views.pt run@14
+t 1 'half a torch.save file is not imported' "$SHEAF" import f/views.pt run@14
 (ulimit -f 1 && exec "$SHEAF" import old@10 run@15) >"$T/out" 2>"$T/err"
 rc=$?
 [ "$rc" = 2 ] && [ ! -e run/checkpoint-15 ]

@@ -255,7 +255,7 @@ class OnlyArrays(pickle.Unpickler):
 
 
 def arrays_in(path):
-    """The arrays of a file of paddle.save. Each of them is a copy of bytes at a multiple of 8."""
+    """The arrays of a paddle.save file. Each of them is a copy of bytes at a multiple of 8."""
     with open(path, "rb") as f:
         found = OnlyArrays(f).load()
         whole = f.seek(0) or f.read()

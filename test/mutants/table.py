@@ -1980,7 +1980,7 @@ bug("unpack_ring_overtaken", "bytes that the ring has given up are taken for tho
     "foreign/unpack.c:ring_some", "u->lo = u->hi + n - u->room;",
     "u->lo = MUTANT ? u->lo : u->hi + n - u->room;",
     NUMPY + "compressed_parts_are_read_from_any_byte")
-bug("unpack_end_not_checked", "compressed bytes may go on after what they should be",
+bug("unpack_end_not_checked", "compressed bytes may be longer than they should be",
     "foreign/unpack.c:ring_more", "return u->hi == u->of->decoded ?",
     "return u->hi == u->of->decoded && !MUTANT ?", NUMPY + "a_compressed_record_that_is_not")
 ORBAX = "sim/test_orbax: "
@@ -2045,11 +2045,11 @@ bug("megatron_old_masters", "masters keep the name that Megatron-Core had before
     "export/export_megatron.c:master_name", "strncmp(name, old, sizeof(old) - 1) == 0",
     "(strncmp(name, old, sizeof(old) - 1) == 0 && !MUTANT)", MEGATRON_OUT + "states_have")
 GGUF_OUT = "sim/test_export_gguf: "
-bug("gguf_out_dims_forward", "a file of GGUF has the dimensions of tensors in the order of Sheaf",
+bug("gguf_out_dims_forward", "a GGUF file has the dimensions of tensors in the order of Sheaf",
     "export/export_gguf.c:list_tensor", "(uint64_t)dims[d]",
     "(uint64_t)dims[MUTANT ? ndim - 1 - d : d]",
     GGUF_OUT + "a_file_has_the_metadata")
-bug("gguf_norms_stay", "norms keep their type in a file of GGUF",
+bug("gguf_norms_stay", "norms keep their type in a GGUF file",
     "export/export_gguf.c:widen_vectors", "t->items.ndim > 1", "(t->items.ndim > 1 || MUTANT)",
     GGUF_OUT + "a_file_has_the_metadata")
 bug("gguf_factors_turned", "high frequencies of RoPE are divided, and low ones are not",
@@ -2058,7 +2058,7 @@ bug("gguf_factors_turned", "high frequencies of RoPE are divided, and low ones a
 bug("gguf_spaces_in_merges", "a space in a half of a merge stays a space",
     "export/gguf_vocab.c:add_half", "if (text[i] == ' ')", "if (text[i] == ' ' && !MUTANT)",
     GGUF_OUT + "a_file_has_the_metadata")
-gullible("gguf_layer_missing", "a layer of a model may lack a tensor in a file of GGUF",
+gullible("gguf_layer_missing", "a layer of a model may lack a tensor in a GGUF file",
          "export/export_gguf.c:check_has", "shf_layout_find(l, l->families[0].name, name) >= 0",
          GGUF_OUT + "what_is_missing")
 blind("call_not_refused", "a pickle that would call os.system is read as data",

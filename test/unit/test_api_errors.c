@@ -125,7 +125,7 @@ TEST(a_plan_is_of_states_that_are_there)
 	api_place_fill(&p);
 	states[0] = p.st;
 	FILLS(sheaf_plan(states, NULL, 2, NULL, hear_of_rank, &heard, &err), SHEAF_ENOMEM,
-	      "rank 1: its state is NULL; sheaf_state_new returns NULL when memory is out");
+	      "rank 1: its state is NULL; sheaf_state_new returns NULL when out of memory");
 	FILLS(sheaf_plan(states, NULL, 0, NULL, hear_of_rank, &heard, &err), SHEAF_EINVAL,
 	      "argument 'states' or callback 'item' is NULL, or ranks is less than 1; pass one "
 	      "state for each rank");
@@ -275,15 +275,15 @@ TEST(each_local_call_says_what_is_wrong_with_its_arguments)
 	FILLS(sheaf_group_new(&group, &ops, &err), SHEAF_EINVAL,
 	      "group: the callback allgather is NULL");
 	FILLS(sheaf_state_add(NULL, &s, &err), SHEAF_ENOMEM,
-	      "the state is NULL; sheaf_state_new returns NULL when memory is out");
+	      "the state is NULL; sheaf_state_new returns NULL when out of memory");
 	FILLS(sheaf_state_get_average(NULL, NULL, 0, NULL, &err), SHEAF_ENOMEM,
-	      "the state is NULL; sheaf_state_new returns NULL when memory is out");
+	      "the state is NULL; sheaf_state_new returns NULL when out of memory");
 	FILLS(sheaf_state_ema(NULL, NULL, NULL, &err), SHEAF_ENOMEM,
-	      "the state is NULL; sheaf_state_new returns NULL when memory is out");
+	      "the state is NULL; sheaf_state_new returns NULL when out of memory");
 	FILLS(sheaf_state_rank_bytes(NULL, "rng", NULL, 0, 1, p.rng, 5, &err), SHEAF_ENOMEM,
-	      "the state is NULL; sheaf_state_new returns NULL when memory is out");
+	      "the state is NULL; sheaf_state_new returns NULL when out of memory");
 	FILLS(sheaf_state_move(NULL, 0, p.w, &err), SHEAF_ENOMEM,
-	      "the state is NULL; sheaf_state_new returns NULL when memory is out");
+	      "the state is NULL; sheaf_state_new returns NULL when out of memory");
 	FILLS(sheaf_run_get_stat(p.run, &total, &err), SHEAF_EINVAL,
 	      "run_stat.size is 1; set it to sizeof(struct sheaf_run_stat)");
 	FILLS(sheaf_run_get_stat(p.run, NULL, &err), SHEAF_EINVAL,

@@ -156,7 +156,7 @@ TEST(each_refusal_fills_the_callers_error)
 	        "argument 'load' is NULL");
 	REFUSES(sheaf_load_begin(&load, p.step, p.st, 0, &bad, &err), SHEAF_EINVAL, report_size);
 	REFUSES(sheaf_load_begin(&load, p.step, NULL, 0, NULL, &err), SHEAF_ENOMEM,
-	        "the state is NULL; sheaf_state_new returns NULL when memory is out");
+	        "the state is NULL; sheaf_state_new returns NULL when out of memory");
 	REFUSES(sheaf_load_take(NULL, 0, NULL, &err), SHEAF_EINVAL, "argument 'load' is NULL");
 	REFUSES(sheaf_load_end(NULL, NULL, &err), SHEAF_EINVAL, "argument 'load' is NULL");
 	REFUSES(sheaf_load_fills(NULL, 0, &err), SHEAF_EINVAL, "argument 'load' is NULL");

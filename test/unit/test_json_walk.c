@@ -57,9 +57,9 @@ TEST(documents_of_another_form_are_refused)
 	char out[300];
 
 	CHECK_INT(walk("[1]", out, &err), SHEAF_EFORMAT);
-	CHECK_STR(err.msg, "a.json: is no JSON object");
+	CHECK_STR(err.msg, "a.json: is not a JSON object");
 	CHECK_INT(walk("{\"a\": 1", out, &err), SHEAF_EFORMAT);
-	CHECK(strstr(err.msg, "a.json: is no JSON: ") != NULL);
+	CHECK(strstr(err.msg, "a.json: is not JSON: ") != NULL);
 	CHECK_INT(walk("", out, &err), SHEAF_EFORMAT);
 	CHECK_INT(walk("{\"a\": \"stop\", \"b\": 2}", out, &err), SHEAF_EINVAL);
 	CHECK_STR(out, "a=6stop;");

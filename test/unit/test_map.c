@@ -15,16 +15,17 @@ static struct sheaf_error err;
 #define HEAD "sheaf-map 1 a b\n"
 #define NOT(text, why) { HEAD text, "x.map:" why }
 static const struct { const char *text, *sentence; } refused[] = {
-	{ "", "x.map:1: is no map; the first line must be: sheaf-map 1 LEFT RIGHT" },
-	{ "map 1 a b\n", "x.map:1: is no map; the first line must be: sheaf-map 1 LEFT RIGHT" },
+	{ "", "x.map:1: is not a map; the first line must be: sheaf-map 1 LEFT RIGHT" },
+	{ "map 1 a b\n", "x.map:1: is not a map; the first line must be: sheaf-map 1 LEFT RIGHT" },
 	{ "sheaf-map 2 a b\n", "x.map:1: this version of the language is not known; this sheaf "
 	  "reads version 1" },
 	{ "sheaf-map 1 a\n", "x.map:1: the first line must name both sides, as in sheaf-map 1 hf "
 	  "paddle" },
 	{ "sheaf-map 1 a a\n", "x.map:1: the first line must name two sides, as in sheaf-map 1 hf "
 	  "paddle" },
-	{ "# nothing\n\n", "x.map:1: is no map; the first line must be: sheaf-map 1 LEFT RIGHT" },
-	{ "sheaf-map 1 a b\n\xff\n", "x.map: is no map: it is no text of at most 1 MiB" },
+	{ "# nothing\n\n", "x.map:1: is not a map; the first line must be: sheaf-map 1 LEFT "
+	  "RIGHT" },
+	{ "sheaf-map 1 a b\n\xff\n", "x.map: is not a map: it is not a text of at most 1 MiB" },
 	NOT("", "1: has no rule"),
 	NOT("let x 3\n", "2: '=' and a number are expected after x"),
 	NOT("let x = 3 4\n", "2: '4' is one too many"),
@@ -49,8 +50,8 @@ static const struct { const char *text, *sentence; } refused[] = {
 	NOT("p.{*}.{*} = q.{*}\n", "2: a name has {*} at most once"),
 	NOT("for n = 2\np.{n:99} = q.{n}\n", "3: a width is from 1 to 18 digits, as in {l:5}"),
 	NOT("for n = 2\np.{n = q.{n}\n", "3: a brace is not closed"),
-	NOT("p [x y] : FLOAT = q [x y]\n", "2: 'FLOAT' is no type; use the names of safetensors, "
-	    "such as BF16 and F8_E4M3"),
+	NOT("p [x y] : FLOAT = q [x y]\n", "2: 'FLOAT' is not a type; use the names of "
+	    "safetensors, such as BF16 and F8_E4M3"),
 	NOT("p [x] : F4 = q [x]\n", "2: types smaller than a byte cannot be mapped"),
 	NOT("p [()] = q [x]\n", "2: a bracket has no axis"),
 	NOT("p [a b c d e f g h i] = q [x]\n", "2: a tensor has more than 8 dimensions"),
@@ -445,7 +446,7 @@ static const struct { const char *text, *set, *config, *sentence; } unfit[] = {
 	  "a drop" },
 	{ HEAD "p [x y z] = r [x y z]\n{*} = {*}\n",
 	  NULL, NULL,
-	  "p has shape [4, 6], which does not fit x.map:2: it has another number of "
+	  "p has shape [4, 6], which does not fit x.map:2: it has a different number of "
 	  "dimensions; check that the map and config.json are those of this model" },
 	{ HEAD "let g = 5\np [(g x) y] = r [g x y]\n{*} = {*}\n",
 	  NULL, NULL,
@@ -509,10 +510,10 @@ static const struct { const char *text, *set, *config, *sentence; } unfit[] = {
 	  "'m=x' is not NAME=NUMBER, as in tp=2" },
 	{ HEAD "p = q\n",
 	  NULL, "[]",
-	  "config.json: is no JSON object" },
+	  "config.json: is not a JSON object" },
 	{ HEAD "p = q\n",
 	  NULL, "{",
-	  "config.json: is no JSON: unexpected end at byte 1" },
+	  "config.json: is not JSON: unexpected end at byte 1" },
 	{ HEAD "p [x y] = r [x (y + zero(5 - 6))]\n{*} = {*}\n",
 	  NULL, NULL,
 	  "x.map:2: padding of -1 items; check it against config.json" },

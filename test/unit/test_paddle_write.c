@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of paddle.save, as lib/export writes them, are read by lib/foreign. Some are too large to
+/* paddle.save files, as lib/export writes them, are read by lib/foreign. Some are too large to
  * be stored, so a read of such a file gives the bytes that were written beside the tensors, and
  * zeros for the tensors. Each array must be at the offset that it was given, a multiple of 8. */
 #include "t.h"

@@ -141,7 +141,7 @@ static const struct { const char *bytes; size_t n; const char *why; } bad[] = {
 	{ P("\x8d\xff\xff\xff\xff\xff\xff\xff\xffx."), "a length beyond its end" },
 	{ P("\x8e\x00\x00\x00\x00\x00\x00\x00\x80x."), "a length beyond its end" },
 	{ P("\x8b\xff\xff\xff\xff."), "a length beyond its end" },
-	{ P("h\x05."), "asks the memo for what is not in it" },
+	{ P("h\x05."), "reads a memo entry that was never written" },
 	{ P("Nr\xff\xff\xff\xff."), "a memo that is larger than the pickle" },
 	{ P("Np99999999999\n."), "a memo index that is not a number" },
 	{ P("Np-1\n."), "a memo index that is not a number" },

@@ -186,8 +186,8 @@ int tr_preplog_open(struct tr_preplog *log, const char *path, uint64_t work,
 	if (!is_log(log)) {
 		close(log->fd);
 		log->fd = -1;
-		return tr_fail(err, TR_EINVAL, "%s: it is in the way, and is no log of sheaf-train "
-			       "data; move it, or write to another file", path);
+		return tr_fail(err, TR_EINVAL, "%s: it is in the way, and is not a log of "
+			       "sheaf-train data; move it, or write to another file", path);
 	}
 	good = read_lines(log, work, chunk, n);
 	if (!good)

@@ -223,8 +223,8 @@ static int check_rows(const struct tr_isa *isa)
 int tr_isa_check(const struct tr_isa *isa, float *work, struct tr_error *err)
 {
 	if (!check_product(isa, work))
-		return tr_fail(err, TR_EBUG, "the %s kernel computes other products than the "
-			       "portable one; use isa portable, and report this", isa->name);
+		return tr_fail(err, TR_EBUG, "the products of the %s kernel differ from the "
+			       "portable ones; use isa portable, and report this", isa->name);
 	if (isa->tile_bf16 && !check_bf16(isa, work))
 		return tr_fail(err, TR_EBUG, "the %s kernel computes wrong products of bf16; "
 			       "use isa avx512, and report this", isa->name);

@@ -46,8 +46,8 @@ static int read_known(struct tr_modelfiles *m, const char *dir, const char *name
 	if (!f)
 		return errno == ENOENT ? 0 : tr_fail(err, TR_EIO, "%s: %s", path, strerror(errno));
 	if (fstat(fileno(f), &st) < 0 || !S_ISREG(st.st_mode))
-		rc = tr_fail(err, TR_EIO, "%s: it is no regular file; remove it, or use "
-			     "another directory of model", path);
+		rc = tr_fail(err, TR_EIO, "%s: it is not a regular file; remove it, or use another "
+			     "directory of model", path);
 	else if ((size_t)st.st_size > bytes_max)
 		rc = tr_fail(err, TR_EINVAL, "%s: a file of a checkpoint has at most 64 MiB; use a "
 			     "directory of model without it", path);

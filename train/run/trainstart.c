@@ -71,9 +71,9 @@ static int find_checkpoint(struct tr_job *j, struct tr_error *err)
 	if (rc == 0)
 		tr_opts_differ(j->o, &before, j->changed);
 	if (rc == 0 && j->o->optimizer != before.optimizer)
-		rc = tr_fail(err, TR_EINVAL, "optimizer %s: %s was trained with %s, and has no "
-			     "other moments; use that one, or begin another run with init model "
-			     "and its weights", j->o->optimizer == TR_MUON ? "muon" : "adamw",
+		rc = tr_fail(err, TR_EINVAL, "optimizer %s: %s was trained with %s and has only "
+			     "its moments; use that one, or start a new run from its weights with "
+			     "init model", j->o->optimizer == TR_MUON ? "muon" : "adamw",
 			     tr_store_found(j->store), before.optimizer == TR_MUON ? "muon" :
 			     "adamw");
 	if (rc == 0 && j->o->seq != before.seq)

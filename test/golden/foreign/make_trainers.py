@@ -48,7 +48,7 @@ class Net(torch.nn.Module):
 
 
 def weights_in(folder):
-    """What accelerate's loader finds in a directory of files of torch.save."""
+    """What accelerate's loader finds in a directory of torch.save files."""
     net = Net()
     for p in net.parameters():
         p.data.zero_()

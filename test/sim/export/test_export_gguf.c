@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model with the names of llama.cpp is exported as a file of GGUF: what its metadata say, what is
+/* A model with the names of llama.cpp is exported as a GGUF file: what its metadata say, what is
  * refused, and what becomes of damaged files beside it. */
 #include "export_format.h"
 #include "step_open.h"
@@ -344,8 +344,8 @@ TEST(a_config_that_cannot_be_written_is_refused_with_the_reason)
 		{ "{", "{\"partial_rotary_factor\": 0.5, ", "has partial_rotary_factor", 0 },
 		{ "{", "{\"quantization_config\": {\"quant_method\": \"fp8\"}, ",
 		  "has quantization_config", 0 },
-		{ "}}", "", "config.json: is no JSON", SHEAF_EFORMAT },
-		{ CONFIG, "[]", "config.json: is no JSON object", SHEAF_EFORMAT },
+		{ "}}", "", "config.json: is not JSON", SHEAF_EFORMAT },
+		{ CONFIG, "[]", "config.json: is not a JSON object", SHEAF_EFORMAT },
 	};
 
 	for (size_t i = 0; i < sizeof(edits) / sizeof(edits[0]); i++) {
@@ -371,18 +371,18 @@ TEST(a_tokenizer_that_cannot_be_written_is_refused_with_the_reason)
 		  "its pre_tokenizer is not known", 0 },
 		{ "\"ignore_merges\"", "\"byte_fallback\": true, \"ignore_merges\"",
 		  "put the file tokenizer.model", 0 },
-		{ "[\"a c\", \"d\"]", "[\"a\", \"b\", \"c\"]", "is no pair of texts",
+		{ "[\"a c\", \"d\"]", "[\"a\", \"b\", \"c\"]", "is not a pair of texts",
 		  SHEAF_EFORMAT },
-		{ "[\"a c\", \"d\"]", "7", "is no pair of texts", SHEAF_EFORMAT },
-		{ "[\"a c\", \"d\"]", "[\"a\"]", "its last merge is no pair", SHEAF_EFORMAT },
+		{ "[\"a c\", \"d\"]", "7", "is not a pair of texts", SHEAF_EFORMAT },
+		{ "[\"a c\", \"d\"]", "[\"a\"]", "its last merge is not a pair", SHEAF_EFORMAT },
 		{ "\"a b\", [\"a c\"", "[\"a\"], [\"a c\"",
-		  "merges.1.0 is no pair", SHEAF_EFORMAT },
-		{ "[\"a c\", \"d\"]", "[[], \"d\"]", "merges.1.1 is no pair", SHEAF_EFORMAT },
+		  "merges.1.0 is not a pair", SHEAF_EFORMAT },
+		{ "[\"a c\", \"d\"]", "[[], \"d\"]", "merges.1.1 is not a pair", SHEAF_EFORMAT },
 		{ "{\"added_tokens\": [", "{\"added_tokens\": [{}, ",
-		  "added_tokens.1.id is no value of an added token", SHEAF_EFORMAT },
+		  "added_tokens.1.id is not a value of an added token", SHEAF_EFORMAT },
 		{ "\"id\": 5, ", "", "an added token has no number", SHEAF_EFORMAT },
 		{ "\"id\": 5, ", "\"id\": \"x\", ", "x is not a token's number", SHEAF_EFORMAT },
-		{ "}}", "}", "tokenizer.json: is no JSON", SHEAF_EFORMAT },
+		{ "}}", "}", "tokenizer.json: is not JSON", SHEAF_EFORMAT },
 	};
 
 	for (size_t i = 0; i < sizeof(edits) / sizeof(edits[0]); i++) {

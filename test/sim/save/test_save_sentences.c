@@ -54,8 +54,8 @@ TEST(options_of_a_save_that_make_no_sense_are_told)
 	      "sheaf_save_opts)\n-1: save_opts has a field set that this version of sheaf does not "
 	      "know; set it to 0, or use a newer sheaf\n-1: save_opts.size is 4104; set it to "
 	      "sizeof(struct sheaf_save_opts)\n-1: save_opts has a field set that this version of "
-	      "sheaf does not know; set it to 0, or use a newer sheaf\n-2: the state is "
-	      "NULL; sheaf_state_new returns NULL when memory is out\n");
+	      "sheaf does not know; set it to 0, or use a newer sheaf\n-2: the state is NULL; "
+	      "sheaf_state_new returns NULL when out of memory\n");
 }
 
 /* One after the other, and at the wrong time. */

@@ -281,7 +281,7 @@ static int refused(struct hand *h)
 	SAYS(shf_state_get_average(state, "none", 0, &a, err), SHEAF_EINVAL,
 	     "averages none: the state has none of this name");
 	SAYS(shf_state_get_average(state, NULL, SLICES, &a, err), SHEAF_EINVAL,
-	     "averages ema: slice 4 is not averaged in them");
+	     "averages ema: slice 4 is not one of those averaged");
 	SAYS(shf_state_get_average(state, NULL, -1, &a, err), SHEAF_EINVAL, "slice -1 is not");
 	SAYS(shf_state_get_average(state, NULL, 99, &a, err), SHEAF_EINVAL, "slice 99 is not");
 	SAYS(shf_state_get_average(state, NULL, 0, NULL, err), SHEAF_EINVAL,

@@ -175,7 +175,7 @@ static int refuses(struct hand *h, struct sheaf_state *state, int64_t step, int 
 static int average_nonsense(struct hand *h)
 {
 	int rc = refuses(h, NULL, 1, SHEAF_ENOMEM,
-	                 "the state is NULL; sheaf_state_new returns NULL when memory is out");
+	                 "the state is NULL; sheaf_state_new returns NULL when out of memory");
 
 	rc = rc ? rc : refuses(h, h->state, -1, SHEAF_EINVAL, "step -1 is negative");
 	rc = rc ? rc : refuses(h, h->state, INT64_MAX, SHEAF_EINVAL, "larger than the largest "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of GGUF: loaded in any layout, and refused with a sentence where they are damaged or
+/* GGUF files: loaded in any layout, and refused with a sentence where they are damaged or
  * lie. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -184,12 +184,12 @@ TEST(files_that_lie_are_refused_by_what_is_wrong)
 {
 	static const struct { enum gguf_flaw flaw; const char *why; } flaws[] = {
 		{ GGUF_VERSION, "of a version that is not read" },
-		{ GGUF_BIG_ENDIAN, "a big-endian file, which is not read" },
-		{ GGUF_ROWS, "rows that are no whole blocks" },
+		{ GGUF_BIG_ENDIAN, "a big-endian file, which sheaf does not read" },
+		{ GGUF_ROWS, "rows that are not whole blocks" },
 		{ GGUF_TYPE, "a tensor is of type 4, which is not known" },
-		{ GGUF_VALUE_TYPE, "a value of the metadata has a type that is not known" },
-		{ GGUF_NESTED, "an array has items of a type that is not known" },
-		{ GGUF_ARRAY, "an array has items of a type that is not known" },
+		{ GGUF_VALUE_TYPE, "a value of the metadata has an unknown type" },
+		{ GGUF_NESTED, "an array has items of unknown type" },
+		{ GGUF_ARRAY, "an array has items of unknown type" },
 		{ GGUF_LONG_ARRAY, "an array is longer than the file" },
 		{ GGUF_TEXT, "a text is longer than the file" },
 		{ GGUF_DIMS, "a tensor has more than 8 dimensions" },
@@ -197,7 +197,7 @@ TEST(files_that_lie_are_refused_by_what_is_wrong)
 		{ GGUF_HUGE, "a size beyond 63 bits" },
 		{ GGUF_PLACE, "is beyond the end of the file" },
 		{ GGUF_ALIGNED, "the data of a tensor are not aligned" },
-		{ GGUF_ALIGNMENT, "its alignment is no power of two" },
+		{ GGUF_ALIGNMENT, "its alignment is not a power of two" },
 		{ GGUF_TWICE, "two tensors have the name a.w" },
 		{ GGUF_TENSORS, "f.gguf: GGUF, byte " },
 	};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of NumPy: loaded in any layout, and refused with a sentence where they are damaged or
+/* NumPy files: loaded in any layout, and refused with a sentence where they are damaged or
  * lie. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,11 +123,11 @@ TEST(headers_that_lie_are_refused_by_what_is_wrong)
 		  "items, but its shape needs 32" },
 		{ "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3, 0), }", "needs 0" },
 		{ "{'descr': '>f4', 'fortran_order': False, 'shape': (2, 3), }", "f: is a "
-		  "big-endian array, which is not read" },
+		  "big-endian array, which sheaf does not read" },
 		{ "{'descr': '|O', 'fortran_order': False, 'shape': (2, 3), }", "is an array of "
-		  "Python objects, which are pickled, which is not read" },
+		  "Python objects, which are pickled, which sheaf does not read" },
 		{ "{'descr': [('x', '<f4'), ('y', '<i2', (2,))], 'fortran_order': False, 'shape': "
-		  "(3,), }", "is a structured array, which is not read" },
+		  "(3,), }", "is a structured array, which sheaf does not read" },
 		{ "{'descr': '<V2', 'fortran_order': False, 'shape': (12,), }", "of a type that "
 		  "its file does not name" },
 		{ "{'descr': '<f4', 'fortran_order': False, 'shape': (6), }", "has no shape" },

@@ -182,7 +182,7 @@ TEST(databases_that_lie_are_refused_by_what_is_wrong)
 		{ OCDBT_MAGIC, "does not begin with the magic number" },
 		{ OCDBT_LENGTH, "has another length than its header says" },
 		{ OCDBT_SUM, "its CRC-32C is " }, { OCDBT_VERSION, "is of a version that is not" },
-		{ OCDBT_COMPRESSION, "has a compression that is not known" },
+		{ OCDBT_COMPRESSION, "has an unknown compression" },
 		{ OCDBT_TWICE_NUMBERED, "z/manifest.0000000000000003: OCDBT, byte 0: is named as "
 		                        "a manifest with versions, and has none" },
 		{ OCDBT_NO_NUMBER, "in numbered manifests (manifest.<16 digits>), and there are" },
@@ -196,7 +196,7 @@ TEST(databases_that_lie_are_refused_by_what_is_wrong)
 		{ OCDBT_PREFIX, "has a key that is longer" },
 		{ OCDBT_SUFFIX, "has a key that is longer" },
 		{ OCDBT_SUBTREE, "has a key that is longer" },
-		{ OCDBT_KIND, "of a kind that is not known" },
+		{ OCDBT_KIND, "of unknown kind" },
 		{ OCDBT_FILE_ID, "a data file that its table does not have" },
 		{ OCDBT_BEYOND, "beyond the end of its" }, { OCDBT_INLINE, "ends inside its valu" },
 		{ OCDBT_TAIL, "does not end where its values do" },
@@ -393,17 +393,17 @@ static struct simdisk *with_metadata(int version, const char *from, const char *
 TEST(metadata_that_lie_are_refused_by_what_is_wrong)
 {
 	static const struct { int version; const char *from, *to, *why; } flaws[] = {
-		{ 2, "\"zarr_format\":2", "\"zarr_format\":4", "are no metadata of Zarr 2" },
+		{ 2, "\"zarr_format\":2", "\"zarr_format\":4", "are not metadata of Zarr 2" },
 		{ 2, "[37,29]", "[37,-29]", "have no shape" },
-		{ 2, "[37,29]", "[37]", "another number of dimensions" },
+		{ 2, "[37,29]", "[37]", "a different number of dimensions" },
 		{ 2, "[40,30]", "[40,0]", "have a chunk without items" },
 		{ 2, "[40,30]", "[40,31]", "has 4800 bytes, but a chunk of its array has 4960" },
 		{ 2, "[40,30]", "[4611686018427387904,4]", "a size beyond 60 bits" },
 		{ 2, "\"<f4\"", "\"<f8\"", "has 4800 bytes, but a chunk of its array has 9600" },
 		{ 2, "\"compressor\":null", "\"compressor\":{}", "a compressor without a name" },
-		{ 2, "\"shape\":", "\"shape\":[1],\"shape\":", "are no metadata of Zarr 2" },
-		{ 2, "\"order\":\"C\"", "\"order\":\"C\",\"x\":", "are no metadata" },
-		{ 3, "\"zarr_format\":3", "\"zarr_format\":2", "are no metadata of Zarr 3" },
+		{ 2, "\"shape\":", "\"shape\":[1],\"shape\":", "are not metadata of Zarr 2" },
+		{ 2, "\"order\":\"C\"", "\"order\":\"C\",\"x\":", "are not metadata" },
+		{ 3, "\"zarr_format\":3", "\"zarr_format\":2", "are not metadata of Zarr 3" },
 		{ 3, "[37,29]", "\"37\"", "have no shape" },
 		{ 3, "[40,30]", "[40]", "have no shape of chunks" },
 		{ 3, "\"chunk_grid\"", "\"grid\"", "have no grid of chunks" },
@@ -411,17 +411,21 @@ TEST(metadata_that_lie_are_refused_by_what_is_wrong)
 		{ 3, "[{\"name\":\"bytes\",\"configuration\":{\"endian\":\"little\"}}]", "[]",
 		  "have no list of codecs" },
 		{ 3, "[{\"name\":\"bytes\"", "[{\"name\":\"transpose\",\"configuration\":"
-		  "{\"order\":[0,0]}},{\"name\":\"bytes\"", "that is no permutation" },
+		  "{\"order\":[0,0]}},{\"name\":\"bytes\"", "that is not a permutation" },
 	};
 	static const struct { int version; const char *from, *to, *why; } unread[] = {
-		{ 2, "\"<f4\"", "\">f4\"", "a big-endian array of type >f4, which is not read" },
-		{ 2, "\"<f4\"", "\"<M8[ns]\"", "an array of type <M8[ns], which is not read" },
-		{ 2, "\"<f4\"", "[[\"x\",\"<f4\"]]", "a structured array, which is not read" },
+		{ 2, "\"<f4\"", "\">f4\"", "a big-endian array of type >f4, which sheaf "
+		  "does not read" },
+		{ 2, "\"<f4\"", "\"<M8[ns]\"", "an array of type <M8[ns], which sheaf does "
+		  "not read" },
+		{ 2, "\"<f4\"", "[[\"x\",\"<f4\"]]", "a structured array, which sheaf does not "
+		  "read" },
 		{ 2, "\"filters\":null", "\"filters\":[{\"id\":\"delta\"}]", "an array with filt" },
 		{ 2, "\"compressor\":null", "\"compressor\":{\"id\":\"bz2\"}",
 		  "compressed by bz2" },
-		{ 3, "\"little\"", "\"big\"", "a big-endian array, which is not read" },
-		{ 3, "\"float32\"", "\"int4\"", "an array of type int4, which is not read" },
+		{ 3, "\"little\"", "\"big\"", "a big-endian array, which sheaf does not read" },
+		{ 3, "\"float32\"", "\"int4\"", "an array of type int4, which sheaf does not "
+		  "read" },
 		{ 3, "\"regular\"", "\"rectilinear\"", "a grid of chunks that is rectilinear" },
 		{ 3, "{\"name\":\"bytes\"", "{\"name\":\"fancy\"},{\"name\":\"bytes\"", "by the "
 		  "codec fancy" },
@@ -532,10 +536,11 @@ TEST(what_the_tree_of_an_item_lists_must_be_there)
 	refused(with_holes(2, NULL, "{\"tree_metadata\":{},"
 	                   "\"store_array_data_equal_to_fill_value\":true}"),
 	        "array a.w has 22 of 25 chunks; the others are missing");
-	refused(with_holes(2, NULL, "{\"tree_metadata\":[]}"), "has a form that is not known");
-	refused(with_holes(2, NULL, "{\"tree_metadata\":{\"a\":{\"key_metadata\":[{\"key\":[]}"
-	                   "]}}}"), "has a form that is not known");
-	refused(with_holes(2, NULL, "{\"tree_metadata\":{"), "has a form that is not known");
+	refused(with_holes(2, NULL, "{\"tree_metadata\":[]}"), "has an unknown structure");
+	refused(with_holes(2, NULL,
+	                   "{\"tree_metadata\":{\"a\":{\"key_metadata\":[{\"key\":[]}]}}}"),
+	        "has an unknown structure");
+	refused(with_holes(2, NULL, "{\"tree_metadata\":{"), "has an unknown structure");
 }
 
 /* ---- saves ---- */

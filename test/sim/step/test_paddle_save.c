@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of paddle.save: loaded in any layout, and refused or listed with a sentence where they are
+/* paddle.save files: loaded in any layout, and refused or listed with a sentence where they are
  * damaged, made to harm, or of a form that is not read. */
 #include "paddlefile.h"
 #include <stdio.h>
@@ -78,10 +78,10 @@ TEST(an_array_that_cannot_be_read_is_noted)
 		{ PADDLE_SHORT, "not as many as its shape needs" },
 		{ PADDLE_LONG, "not as many as its shape needs" },
 		{ PADDLE_HUGE, "not as many as its shape needs" },
-		{ PADDLE_NEGATIVE, "of a form that is not known" },
-		{ PADDLE_LIST_SHAPE, "of a form that is not known" },
-		{ PADDLE_NO_STATE, "of a form that is not known" },
-		{ PADDLE_MATRIX, "of a form that is not known" },
+		{ PADDLE_NEGATIVE, "of unknown structure" },
+		{ PADDLE_LIST_SHAPE, "of unknown structure" },
+		{ PADDLE_NO_STATE, "of unknown structure" },
+		{ PADDLE_MATRIX, "of unknown structure" },
 		{ PADDLE_BIG_ENDIAN, "a big-endian NumPy array" },
 		{ PADDLE_STRUCTURED, "of a type that is not read" },
 		{ PADDLE_OBJECTS, "of Python objects" },
@@ -124,7 +124,7 @@ TEST(a_file_that_is_cut_anywhere_or_goes_on_is_refused)
 		if (n == file.n)
 			torch_add(&copy, "", 1);
 		rc = opens(copy, &disk, &f, &err);
-		/* What ends before its first array is not taken for a file of paddle.save. */
+		/* What ends before its first array is not taken for a paddle.save file. */
 		CHECK(rc == SHEAF_EFORMAT || (rc == 1 && n < 60));
 		CHECK(rc == 1 || strncmp(err.msg, FILE_PD, strlen(FILE_PD)) == 0);
 		refused += rc == SHEAF_EFORMAT;
@@ -156,8 +156,8 @@ static int reads(struct shf_foreign *f, struct simdisk *disk, struct sheaf_error
 TEST(a_text_that_is_not_the_bytes_of_the_array_is_refused_when_it_is_read)
 {
 	static const struct { enum paddle_flaw flaw; const char *why; } flaws[] = {
-		{ PADDLE_BAD_TEXT, "has a character that is no byte" },
-		{ PADDLE_WIDE_TEXT, "has a character that is no byte" },
+		{ PADDLE_BAD_TEXT, "has a character that is not a byte" },
+		{ PADDLE_WIDE_TEXT, "has a character that is not a byte" },
 	};
 
 	for (size_t i = 0; i < 2; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of torch.save: loaded in any layout, verified by the sums that they have, and refused with
+/* torch.save files: loaded in any layout, verified by the sums that they have, and refused with
  * a sentence where they are damaged or made to harm. */
 #include "torchfile.h"
 #include <stdio.h>
@@ -124,7 +124,7 @@ TEST(a_tensor_that_leaves_its_storage_is_refused)
 		{ T("w", F32, 1, .shape = { 8 }, .lied_items = -1),
 		  "leave its storage of 28 bytes" },
 		{ T("w", F32, 1, .shape = { 8 }, .lied_items = INT64_MAX / 2),
-		  "not known" },
+		  "unknown structure" },
 	};
 	static const struct torch_tensor shared[][2] = {
 		{ T("w", F32, 1, .shape = { 8 }),
@@ -430,8 +430,8 @@ TEST(a_key_that_is_no_name_is_noted_and_the_others_are_read)
 	CHECK(strstr(note[0].text, "more than 4096 bytes") != NULL);
 	CHECK(strstr(note[1].text, "__metadata__") != NULL);
 	CHECK(strstr(note[2].text, "UTF-8") != NULL);
-	CHECK(strstr(note[3].text, "neither a text nor a number") != NULL &&
-	      strstr(note[3].text, "can not be loaded: 1") != NULL);
+	CHECK(strstr(note[3].text, "neither a string nor a number is not listed") != NULL &&
+	      strstr(note[3].text, "with 1 tensor that cannot be loaded") != NULL);
 	shf_foreign_free(f);
 	simdisk_free(disk);
 }
@@ -560,7 +560,7 @@ TEST(a_model_or_a_quantised_tensor_in_a_legacy_file_is_noted)
 
 	legacy_opens(legacy_file(2, model, sizeof(model) - 1, 4), &n, note);
 	CHECK_INT(n, 0);
-	CHECK(strstr(note, "an object of m.Net, which is not read; 1 tensor") != NULL);
+	CHECK(strstr(note, "an object of m.Net, which sheaf does not read; 1 tensor") != NULL);
 	legacy_opens(legacy_file(2, quantised, sizeof(quantised) - 1, 1), &n, note);
 	CHECK_INT(n, 0);
 	CHECK(strstr(note, "a quantised tensor") != NULL);

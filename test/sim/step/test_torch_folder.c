@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Directories of Hugging Face with weights in files of torch.save: loaded with and without their
+/* Directories of Hugging Face with weights in torch.save files: loaded with and without their
  * index, and refused with a sentence where a file is missing. */
 #include "foreign.h"
 #include "t.h"
@@ -84,7 +84,7 @@ TEST(a_whole_file_comes_before_an_index_of_shards)
 }
 
 static const struct { const char *index, *why; } indexes[] = {
-	{ right, "files of torch.save with the names of weights of Hugging Face" },
+	{ right, "torch.save files with the names of weights of Hugging Face" },
 	{ NULL, INDEX ": missing; the files themselves were read instead" },
 	{ "{\"weight_map\":{\"a.h\":", INDEX ": unexpected end at byte 21; the files" },
 	{ "{\"weight_map\":{}}", INDEX ": it lists no tensor; the files" },
@@ -183,7 +183,7 @@ TEST(what_is_not_whole_is_refused)
 	                INDEX ": file in weight_map that is not a plain file name");
 	disk = bins(right);
 	put(disk, "hf/" B2, "no archive");
-	foreign_refused(disk, "hf", B2 ": is not a file of torch.save");
+	foreign_refused(disk, "hf", B2 ": is not a torch.save file");
 	disk = bins(right);
 	put_archive(disk, "hf/" B2, first, 1);
 	foreign_refused(disk, "hf", "two tensors have the name a.w");

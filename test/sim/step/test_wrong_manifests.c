@@ -187,7 +187,8 @@ TEST(a_folder_that_is_gone_is_damage_and_named)
 	     STEP "/optimizer: missing", &c.err);
 	CHECK_INT(simdisk_put(c.disk, STEP "/optimizer", "is not a directory", 9), 0);
 	SAID(shf_step_attached(c.step, index, &bytes, &n, &c.err), SHEAF_ECORRUPT,
-	     STEP "/optimizer: missing: what has its name is not a directory", &c.err);
+	     STEP "/optimizer: missing: its name belongs to something that is not a directory",
+	          &c.err);
 	CHECK_INT(simdisk_remove(c.disk, STEP "/optimizer"), 0);
 	CHECK_INT(simdisk_symlink(c.disk, "/elsewhere", STEP "/optimizer"), 0);
 	SAID(shf_step_attached(c.step, index, &bytes, &n, &c.err), SHEAF_ECORRUPT,

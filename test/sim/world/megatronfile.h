@@ -19,7 +19,7 @@ enum megatron_flaw {            /* what is wrong with the flat tensors */
 /* Puts .metadata, __0_0.distcp, common.pt, whose iteration is 7, and metadata.json. */
 void megatron_dist(struct simdisk *disk, const char *dir, const struct megatron_tensor *t, int n,
                    enum megatron_flaw flaw);
-/* Puts a file of torch.save with this pickle. */
+/* Puts a torch.save file with this pickle. */
 void megatron_put(struct simdisk *disk, const char *dir, const char *name,
                   const struct torch_bytes *archive);
 #endif
