@@ -263,7 +263,7 @@ const struct cli_verb cli_convert = {
 		"         families model, master_weights, optimizer and ema, for any number of\n"
 		"         ranks that share the optimizer (load_sharded_model)\n"
 		"  deepspeed-universal\n"
-		"         a directory that DeepSpeed goes on from with any ZeRO and any number of\n"
+		"         a directory that DeepSpeed resumes from with any ZeRO and any number of\n"
 		"         ranks (load_universal), with --all: the families model, master_weights\n"
 		"         and optimizer, which must have F32 weights and the moments of AdamW\n"
 		"  gguf   one file for llama.cpp, of the types F32, F16 and BF16: Llama, Mistral,\n"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf repair-index: the index of a directory, written anew from the headers of its files. */
+/* sheaf repair-index: the index of a directory, rebuilt from the headers of its files. */
 #include "cli.h"
 
 #include <unistd.h>
@@ -35,13 +35,13 @@ static int run(const struct cli_args *a)
 static const struct cli_opt opts[] = { { 0 } };
 const struct cli_verb cli_repair_index = {
 	.name = "repair-index",
-	.brief = "write the index of a directory anew",
+	.brief = "rebuild the index of a directory",
 	.synopsis = "sheaf repair-index PATH [--json]",
-	.text = "Writes model.safetensors.index.json, by which other software finds the tensors\n"
-		"of a directory, from the headers of its files, if it is missing, damaged, or\n"
-		"lists other tensors than the files have. Of a step of a run, each family has\n"
-		"an index, which gets the very bytes that it had. Sheaf itself opens PATH in any\n"
-		"case: `sheaf show` says what is wrong with the index.\n\n"
+	.text = "Rebuilds model.safetensors.index.json, by which other software finds the tensors\n"
+		"of a directory, from the headers of its files, if it is missing or damaged, or\n"
+		"does not match the files. Of a step of a run, each family has an index, which\n"
+		"gets the very bytes that it had. Sheaf itself opens PATH in any case:\n"
+		"`sheaf show` says what is wrong with the index.\n\n"
 		"The file is replaced by one rename, and is durable when this command ends. An\n"
 		"index that is right, and one that is not needed because the only file is\n"
 		"model.safetensors, is left alone. With --json: {path, written}, the number of\n"

@@ -363,7 +363,7 @@ const struct cli_verb cli_stats = {
 		"begin until the save was over. Times are milliseconds; each is that of the\n"
 		"slowest rank. Sums are of all saves, MEDIAN, P99 and MOST of the committed\n"
 		"ones. With --last only those N are looked at.\n\n"
-		"Lines that are no metrics, as a power cut may leave one, are passed over and\n"
+		"Lines that are no metrics, as a power loss may leave one, are passed over and\n"
 		"counted on stderr.\n\n"
 		"With --json an object for each save: {what, step, session, at, code, ranks,\n"
 		"of, lazy, disk, images, bytes, gates, gates_waited, begin_ms, image_ms,\n"

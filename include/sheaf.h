@@ -34,7 +34,7 @@
  *
  * Words of this header
  *
- * Run         A directory with the checkpoints of one training.
+ * Run         A directory with the checkpoints of one training run.
  * Checkpoint  What one save has stored. It never changes afterwards.
  * Step        The number of a checkpoint, normally the number of the training step. At most one
  *             checkpoint of a run has it.

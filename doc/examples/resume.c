@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A training loop that resumes: every rank holds a piece of each tensor, saves every tenth step
- * and, killed at any moment and started again on any number of ranks, goes on from the last one.
+ * and, killed at any moment and started again on any number of ranks, resumes from the last one.
  *
  *     mpirun -n 4 resume RUN 30; mpirun -n 3 resume RUN 60
  *
@@ -61,7 +61,7 @@ static void tell(void *arg, int32_t kind, const char *family, const char *name, 
 		fprintf(stderr, "resume: %s: %s\n", name, msg);
 }
 
-/* The step to go on from: 0 when the run has none. */
+/* The step to resume from: 0 when the run has none. */
 static int resume(struct sheaf_run *run, struct sheaf_state *state, int64_t *n,
                   struct sheaf_error *err)
 {
@@ -103,7 +103,7 @@ int main(int argc, char **argv)
 	if (rc == 0)
 		rc = resume(run, state, &n, &err);
 	if (rank == 0 && rc == 0)
-		printf("%d ranks go on from step %lld\n", ranks, (long long)n);
+		printf("%d ranks resume from step %lld\n", ranks, (long long)n);
 	fflush(stdout);
 	while (rc == 0 && n < last) {
 		train(weight, moment);

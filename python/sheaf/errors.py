@@ -84,7 +84,7 @@ class UnknownFormat(Error):
 
 
 class InDoubt(Error):
-    """EINDOUBT: the checkpoint exists, but may be lost in a power cut. Save again."""
+    """EINDOUBT: the checkpoint exists, but a power loss may still remove it. Save again."""
 
 
 class Bug(Error):
