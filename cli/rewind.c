@@ -70,7 +70,7 @@ static const struct cli_opt opts[] = {
 };
 const struct cli_verb cli_rewind = {
 	.name = "rewind",
-	.brief = "set later steps aside and go on from this one",
+	.brief = "set later steps aside and resume from this one",
 	.synopsis = "sheaf rewind RUN@N|RUN@latest [--timeout-ms N] [--json]",
 	.text = "Moves the steps after N to .sheaf/aside, newest first, where they are kept\n"
 		"but no longer found: a step number is no timeline, and saving after going\n"

@@ -156,7 +156,7 @@ int  sheaf_agent_list(const char *dir, const char *agent,
  * dir     directory of the run.
  * agent   path of the agent's socket, as sheaf_memory_tier.agent; NULL: "auto".
  * due     not 0: only a checkpoint whose save was meant for the disk.
- * step    receives the number of the checkpoint that was written, also if the call fails after
+ * step    receives the number of the checkpoint that was written, even if the call fails after
  *         that; -1: none was written. May be NULL.
  * report  receives what was found and written; may be NULL. Here report->held is the number of
  *         bytes written, in the process that published the checkpoint, and 0 in the others.

@@ -261,7 +261,7 @@ struct sheaf_slice {
  * and each piece of a file (16 MiB or less) that also has bytes of other ranks, or of slices
  * without this flag. */
 #define SHEAF_SLICE_IN_PLACE  0x4ULL
-/* Uses the strides as they are, also if all are 0. Without this flag strides that are all 0 mean
+/* Uses the strides as they are, even if all are 0. Without this flag strides that are all 0 mean
  * dense memory. Set it if the strides come from the tensors of another program: a scalar that was
  * expanded to 5 items has strides that are all 0, and without the flag sheaf would read 5 items of
  * memory. With it that slice is EINVAL, like every slice that has several items in one place. */
@@ -473,7 +473,7 @@ int  sheaf_state_fail(struct sheaf_state *state, const char *why, struct sheaf_e
  *             NULL or "strict": ELAYOUT. "drop": leaves the memory as it is. "modulo": rank r
  *             loads the bytes of rank r modulo the number of ranks that saved.
  * rank        this rank.
- * ranks       number of ranks of this job's group, also if the state is only loaded.
+ * ranks       number of ranks of this job's group, even if the state is only loaded.
  * data        the memory, borrowed as that of a slice.
  * bytes       its size.
  * Returns the number of the slice, as sheaf_state_add does. To load the rest of a checkpoint

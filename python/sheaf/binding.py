@@ -253,7 +253,7 @@ class Library:
 
         Raises sheaf.Error, or one of its subclasses, for a negative code. If a callback raised an
         exception meanwhile, that is the cause; KeyboardInterrupt and SystemExit are raised as they
-        are, also if the call succeeded.
+        are, even if the call succeeded.
         """
         parameters = self.functions[name]["parameters"]
         error = self.structs["sheaf_error"]()

@@ -136,7 +136,7 @@ class Reader(Mapping[str, "Slice"]):
 
     def here(self, what: str) -> Checkpoint:
         """The checkpoint, opened again in a process that was forked, such as the workers of a
-        data loader: the same step, also if there is a newer one. The caller has the lock."""
+        data loader: the same step, even if there is a newer one. The caller has the lock."""
         if not self.checkpoint.pointer:
             raise ValueError("%s: the checkpoint is closed" % what)
         if self.pid != os.getpid():
