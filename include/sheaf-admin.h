@@ -256,10 +256,10 @@ int  sheaf_run_prune(struct sheaf_run *run, int dry,
  * its digest. The manifest is copied byte for byte, and the copy is published by the same steps as
  * a save. The call holds the lock of the destination. A copy that was interrupted is continued by
  * the next call.
- * step    the checkpoint to copy.
- * dir     directory of the destination run, which is created if need be, with the same run
- *         id as the source.
- * report  receives what was found; report->held is the number of bytes written. May be NULL.
+ * checkpoint  the checkpoint to copy.
+ * dir         directory of the destination run, which is created if need be, with the same run id
+ *             as the source.
+ * report      receives what was found; report->held is the number of bytes written. May be NULL.
  * 0: The destination has the checkpoint, durable, with every byte verified now. If it had the same
  *    save already, that one was verified instead.
  * ECORRUPT: this checkpoint is damaged, or the same one in the destination is. Nothing is
@@ -270,7 +270,7 @@ int  sheaf_run_prune(struct sheaf_run *run, int dry,
  * EINDOUBT: as for sheaf_save_commit.
  * EINVAL: the run at dir has another run id, or several ranks opened this checkpoint together.
  * [local] */
-int  sheaf_checkpoint_copy(struct sheaf_checkpoint *step, const char *dir,
+int  sheaf_checkpoint_copy(struct sheaf_checkpoint *checkpoint, const char *dir,
                            struct sheaf_report *report, struct sheaf_error *err);
 
 /* How sheaf_checkpoint_export writes. 0 in a field is its default. */
@@ -353,13 +353,13 @@ struct sheaf_export {
  * has one file, that is renamed. If the call fails or is interrupted, <dir>.partial stays, and the
  * next call for the same dir continues from it: finished files in it are compared with the
  * checkpoint, and written again only if they differ.
- * step    the checkpoint.
- * dir     the directory or file, which must not exist. Its parent directory must.
- * how     the options; NULL: defaults.
- * report  receives files, loaded (the number of tensors), bytes, and held, the number of bytes that
- *         this call wrote; and ignored, how many tensors <parameter>/step of the optimizer were
- *         not written, because the format has the number of updates in another place. May be
- *         NULL.
+ * checkpoint  the checkpoint.
+ * dir         the directory or file, which must not exist. Its parent directory must.
+ * how         the options; NULL: defaults.
+ * report      receives files, loaded (the number of tensors), bytes, and held, the number of bytes
+ *             that this call wrote; and ignored, how many tensors <parameter>/step of the optimizer
+ *             were not written, because the format has the number of updates in another place. May
+ *             be NULL.
  * EEXIST: <dir> exists, or <dir>.partial was not left by this call.
  * ELAYOUT: the checkpoint has no such family, no tensor whose name begins with how->prefix, or no
  *         tensor that can be read, such as a pickled model.
@@ -381,7 +381,7 @@ struct sheaf_export {
  * - how->dtype is not a floating-point type that Sheaf converts to.
  * - There is no such format, or an option does not go with it.
  * [local] */
-int  sheaf_checkpoint_export(struct sheaf_checkpoint *step, const char *dir,
+int  sheaf_checkpoint_export(struct sheaf_checkpoint *checkpoint, const char *dir,
                              const struct sheaf_export *how, struct sheaf_report *report,
                              struct sheaf_error *err);
 
@@ -415,17 +415,17 @@ struct sheaf_import {
  * The call holds the lock of the run. If it fails or is interrupted, what it has written stays in
  * the stage for a week, and the next import of the same tensors under the same number continues
  * from it: finished files are compared with the source, and written again only if they differ.
- * step    the checkpoint to import.
- * dir     directory of the run, which is created if need be.
- * number  number of the new checkpoint. -1: the number that the source has. That of a checkpoint of
- *         another program is its note "step", "global_step", "iteration" or
- *         "trainer_state.global_step"; one that has only tensors gets 0.
- * how     the options; NULL: defaults. dtype, as and prefix need a source with one family, or
- *         how->family.
- * report  receives files, loaded (the number of tensors), bytes, step (the number of the new
- *         checkpoint), ignored (how many notes of the source the new checkpoint cannot have),
- *         unexpected (how many attached files were left out), and held, the number of bytes that
- *         this call wrote. May be NULL.
+ * checkpoint  the checkpoint to import.
+ * dir         directory of the run, which is created if need be.
+ * number      number of the new checkpoint. -1: the number that the source has. That of a
+ *             checkpoint of another program is its note "step", "global_step", "iteration" or
+ *             "trainer_state.global_step"; one that has only tensors gets 0.
+ * how         the options; NULL: defaults. dtype, as and prefix need a source with one family, or
+ *             how->family.
+ * report      receives files, loaded (the number of tensors), bytes, step (the number of the new
+ *             checkpoint), ignored (how many notes of the source the new checkpoint cannot have),
+ *             unexpected (how many attached files were left out), and held, the number of bytes
+ *             that this call wrote. May be NULL.
  * EEXIST: the run has a checkpoint of that number which is not marked bad.
  * ELAYOUT: the source has no such family, or no tensor whose name begins with how->prefix.
  * ECORRUPT: the source is damaged.
@@ -442,7 +442,7 @@ struct sheaf_import {
  * - how->dtype is not a floating-point type that Sheaf converts to.
  * - how->as is not a valid family name, or an option for one family was given for several.
  * [local] */
-int  sheaf_checkpoint_import(struct sheaf_checkpoint *step, const char *dir, int64_t number,
+int  sheaf_checkpoint_import(struct sheaf_checkpoint *checkpoint, const char *dir, int64_t number,
                              const struct sheaf_import *how, struct sheaf_report *report,
                              struct sheaf_error *err);
 
@@ -450,8 +450,8 @@ int  sheaf_checkpoint_import(struct sheaf_checkpoint *step, const char *dir, int
  * pytorch_model.bin.index.json for torch.save files), if it is missing or damaged, or does not
  * match the files. Other software finds the tensors by this file; Sheaf opens the checkpoint
  * without it, too. The file is replaced by one rename, and is durable when the call returns.
- * step    the checkpoint: a Hugging Face directory, or a checkpoint of a run, whose indexes must
- *         then have the checksums that its manifest says.
+ * checkpoint  the checkpoint: a Hugging Face directory, or a checkpoint of a run, whose indexes
+ *             must then have the checksums that its manifest says.
  * Returns how many indexes were written, 0 if there is nothing to repair, or an error code.
  * ECORRUPT: the checkpoint is damaged.
  * EFORMAT: a tensor that the index lists is in no file, so that a file may be missing.
@@ -459,7 +459,7 @@ int  sheaf_checkpoint_import(struct sheaf_checkpoint *step, const char *dir, int
  * EINVAL: several ranks opened the checkpoint together, or it is not a directory on disk whose
  *         files have an index.
  * [local] */
-int  sheaf_checkpoint_repair_index(struct sheaf_checkpoint *step, struct sheaf_error *err);
+int  sheaf_checkpoint_repair_index(struct sheaf_checkpoint *checkpoint, struct sheaf_error *err);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

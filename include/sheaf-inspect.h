@@ -17,14 +17,14 @@ extern "C" {
  * torch.distributed.checkpoint, or a checkpoint of DeepSpeed, Megatron or Orbax, or of a trainer
  * with Hugging Face, Lightning or Paddle (doc/formats.md). Nothing in them is executed. Checkpoints
  * of other programs have no digests, and reports say so.
- * step   receives the checkpoint. Close it with sheaf_checkpoint_close.
- * path   the directory or file.
- * group  the ranks; NULL: this process alone.
- * opts   as for sheaf_run_open; NULL: defaults.
+ * checkpoint  receives the checkpoint. Close it with sheaf_checkpoint_close.
+ * path        the directory or file.
+ * group       the ranks; NULL: this process alone.
+ * opts        as for sheaf_run_open; NULL: defaults.
  * ENOENT: there is nothing at that path.
  * EFORMAT: sheaf cannot read what is there.
  * [collective] */
-int  sheaf_checkpoint_open_path(struct sheaf_checkpoint **step, const char *path,
+int  sheaf_checkpoint_open_path(struct sheaf_checkpoint **checkpoint, const char *path,
                                 struct sheaf_group *group,
                                 const struct sheaf_opts *opts, struct sheaf_error *err);
 /* How sheaf_checkpoint_map shows a checkpoint. 0 in a field is its default. */
@@ -53,10 +53,10 @@ struct sheaf_map {
  * copied: reads of the result read what they need of the checkpoint, and compare its checksums if
  * it has any. State of the optimizer is mapped like the weights that it belongs to. If the map
  * leaves out padding, the note map.padding_left_out says how many items.
- * mapped  receives the result, which has no checksums of its own. Close it with
- *         sheaf_checkpoint_close.
- * step    the checkpoint, opened by this process alone. It may be closed before the result.
- * how     the map and its arguments.
+ * mapped      receives the result, which has no checksums of its own. Close it with
+ *             sheaf_checkpoint_close.
+ * checkpoint  the checkpoint, opened by this process alone. It may be closed before the result.
+ * how         the map and its arguments.
  * EINVAL: the map is not right, or does not fit config.json; the message names its line. Or
  *         several ranks opened the checkpoint together.
  * ENOENT: there is no such file.
@@ -65,7 +65,7 @@ struct sheaf_map {
  *         rule matches it.
  * ECORRUPT: the checkpoint is damaged.
  * [local] */
-int  sheaf_checkpoint_map(struct sheaf_checkpoint **mapped, struct sheaf_checkpoint *step,
+int  sheaf_checkpoint_map(struct sheaf_checkpoint **mapped, struct sheaf_checkpoint *checkpoint,
                           const struct sheaf_map *how, struct sheaf_error *err);
 /* General information about a checkpoint. Strings are valid until it is closed; "" means
  * unknown. */
@@ -98,8 +98,8 @@ struct sheaf_checkpoint_info {
 	const char *evidence;           /* what the format was recognised by */
 };
 /* Fills *info with general information about a checkpoint. [local] */
-int  sheaf_checkpoint_get_info(struct sheaf_checkpoint *step, struct sheaf_checkpoint_info *info,
-                               struct sheaf_error *err);
+int  sheaf_checkpoint_get_info(struct sheaf_checkpoint *checkpoint,
+                               struct sheaf_checkpoint_info *info, struct sheaf_error *err);
 /* A tensor of a checkpoint. Strings are valid until the checkpoint is closed. */
 struct sheaf_tensor {
 	uint32_t size;
@@ -122,15 +122,15 @@ struct sheaf_tensor {
 };
 /* Fills *tensor with tensor i of a checkpoint, counted from 0. Tensors are sorted by family, then
  * by name in natural order. EEND if there is no tensor i. [local] */
-int  sheaf_checkpoint_tensor(struct sheaf_checkpoint *step, size_t i, struct sheaf_tensor *tensor,
-                             struct sheaf_error *err);
+int  sheaf_checkpoint_tensor(struct sheaf_checkpoint *checkpoint, size_t i,
+                             struct sheaf_tensor *tensor, struct sheaf_error *err);
 /* Fills *tensor with the tensor of that name. family NULL: "model". ELAYOUT if it is absent.
  * [local] */
-int  sheaf_checkpoint_find(struct sheaf_checkpoint *step, const char *family, const char *name,
-                           struct sheaf_tensor *tensor, struct sheaf_error *err);
+int  sheaf_checkpoint_find(struct sheaf_checkpoint *checkpoint, const char *family,
+                           const char *name, struct sheaf_tensor *tensor, struct sheaf_error *err);
 /* Sets *key and *value to those of note i, counted from 0 in order of keys. They are valid until
  * the checkpoint is closed. EEND if there is no note i. [local] */
-int  sheaf_checkpoint_note_at(struct sheaf_checkpoint *step, size_t i, const char **key,
+int  sheaf_checkpoint_note_at(struct sheaf_checkpoint *checkpoint, size_t i, const char **key,
                               const char **value, struct sheaf_error *err);
 /* Moving averages that a checkpoint has. Strings are valid until it is closed. */
 struct sheaf_ema_info {
@@ -144,17 +144,17 @@ struct sheaf_ema_info {
 };
 /* Fills *info with the i-th averages of a checkpoint, counted from 0. EEND if there are none.
  * [local] */
-int  sheaf_checkpoint_ema_at(struct sheaf_checkpoint *step, size_t i, struct sheaf_ema_info *info,
-                             struct sheaf_error *err);
+int  sheaf_checkpoint_ema_at(struct sheaf_checkpoint *checkpoint, size_t i,
+                             struct sheaf_ema_info *info, struct sheaf_error *err);
 /* Sets *file and *bytes to the name and the size of attached file i, counted from 0. In a directory
  * of another program these are the plain files beside the weights. EEND past the last file.
  * [local] */
-int  sheaf_checkpoint_file_at(struct sheaf_checkpoint *step, size_t i, const char **file,
+int  sheaf_checkpoint_file_at(struct sheaf_checkpoint *checkpoint, size_t i, const char **file,
                               uint64_t *bytes, struct sheaf_error *err);
 /* Reads an attached file and compares it with its checksum. *bytes and *n receive its contents and
  * size, valid until the checkpoint is closed. [local] */
-int  sheaf_checkpoint_file(struct sheaf_checkpoint *step, const char *file, const void **bytes,
-                           size_t *n, struct sheaf_error *err);
+int  sheaf_checkpoint_file(struct sheaf_checkpoint *checkpoint, const char *file,
+                           const void **bytes, size_t *n, struct sheaf_error *err);
 /* What is wrong with a checkpoint, see sheaf_finding. */
 enum sheaf_finding_kind {
 	SHEAF_FINDING_CHECKSUM = 1,     /* a block does not match its checksum */
@@ -186,7 +186,7 @@ struct sheaf_finding {
 /* Reads one slice from a checkpoint into slice->data, by this process alone, and checks the blocks
  * that it needs. slice->shape must be that of the tensor. If the tensor has another type, the
  * values are converted. ELAYOUT if the tensor is absent or has another shape. [local] */
-int  sheaf_checkpoint_read(struct sheaf_checkpoint *step, const struct sheaf_slice *slice,
+int  sheaf_checkpoint_read(struct sheaf_checkpoint *checkpoint, const struct sheaf_slice *slice,
                            struct sheaf_error *err);
 /* Verifies a checkpoint: compares every byte with its checksum, every tensor with its digest, and
  * every file with the manifest.
@@ -195,7 +195,7 @@ int  sheaf_checkpoint_read(struct sheaf_checkpoint *step, const struct sheaf_sli
  * ECORRUPT: there is damage; report->findings is not 0.
  * EFORMAT: nothing is wrong, but there are no checksums, so the values cannot be proved.
  * [collective] */
-int  sheaf_checkpoint_verify(struct sheaf_checkpoint *step, struct sheaf_report *report,
+int  sheaf_checkpoint_verify(struct sheaf_checkpoint *checkpoint, struct sheaf_report *report,
                              struct sheaf_error *err);
 
 #ifdef __GNUC__

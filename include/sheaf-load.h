@@ -42,7 +42,7 @@ struct sheaf_load;                      /* a load that fills one slice at a time
  * Returns those errors of sheaf_checkpoint_load that are detected before any byte is read.
  * EINVAL: also if the state has averages (sheaf_state_ema) of a slice whose data is NULL.
  * [collective] */
-int  sheaf_load_begin(struct sheaf_load **load, struct sheaf_checkpoint *step,
+int  sheaf_load_begin(struct sheaf_load **load, struct sheaf_checkpoint *checkpoint,
                       struct sheaf_state *state, uint64_t flags, struct sheaf_report *report,
                       struct sheaf_error *err);
 /* Returns whether a slice must be taken.

@@ -135,8 +135,9 @@ int  sheaf_save_rank_bytes(struct sheaf_save *save, const char *stream, const vo
  * ENOENT: that rank gave none.
  * ECORRUPT: they are damaged.
  * [local] */
-int  sheaf_checkpoint_rank_bytes(struct sheaf_checkpoint *step, const char *stream, int32_t rank,
-                                 const void **bytes, size_t *n, struct sheaf_error *err);
+int  sheaf_checkpoint_rank_bytes(struct sheaf_checkpoint *checkpoint, const char *stream,
+                                 int32_t rank, const void **bytes, size_t *n,
+                                 struct sheaf_error *err);
 
 /* Returns a hash of what a state describes. Meant for bindings that describe the state anew at each
  * save: if a state with the same hash exists, they give that one the memory of the new one

@@ -13,17 +13,17 @@
  *     struct sheaf_state *state = sheaf_state_new();
  *     struct sheaf_run *run = NULL;
  *     struct sheaf_save *save = NULL;
- *     struct sheaf_checkpoint *step = NULL;
+ *     struct sheaf_checkpoint *checkpoint = NULL;
  *     struct sheaf_error err = { 0 };
  *
  *     sheaf_state_add(state, &all, NULL);
  *     if (sheaf_run_open(&run, "run", NULL, &opts, &err) == 0 &&
  *         sheaf_save_begin(&save, run, 1000, state, NULL, &err) == 0 &&
  *         sheaf_save_commit(save, -1, &err) == 0 &&
- *         sheaf_checkpoint_open(&step, run, SHEAF_LATEST, &err) == 0)
- *         sheaf_checkpoint_load(step, state, 0, NULL, &err);
+ *         sheaf_checkpoint_open(&checkpoint, run, SHEAF_LATEST, &err) == 0)
+ *         sheaf_checkpoint_load(checkpoint, state, 0, NULL, &err);
  *     printf("%s\n", err.code ? err.msg : "saved, and loaded back");
- *     sheaf_checkpoint_close(step);
+ *     sheaf_checkpoint_close(checkpoint);
  *     sheaf_save_free(save);
  *     sheaf_run_close(run);
  *     sheaf_state_free(state);
@@ -749,20 +749,20 @@ void sheaf_save_free(struct sheaf_save *save);
 #define SHEAF_LATEST (-1)
 /* Opens a checkpoint of a run, to load it, to read its notes and tensors (sheaf-inspect.h), or to
  * verify it. No prune deletes it while it is open.
- * step   receives the checkpoint. Close it with sheaf_checkpoint_close.
- * n      its number, or SHEAF_LATEST.
+ * checkpoint  receives the checkpoint. Close it with sheaf_checkpoint_close.
+ * n           its number, or SHEAF_LATEST.
  * ENOENT: there is no such checkpoint.
  * ECORRUPT: the manifest is damaged or names another number.
  * [collective] */
-int  sheaf_checkpoint_open(struct sheaf_checkpoint **step, struct sheaf_run *run, int64_t n,
+int  sheaf_checkpoint_open(struct sheaf_checkpoint **checkpoint, struct sheaf_run *run, int64_t n,
                            struct sheaf_error *err);
 /* Closes a checkpoint. [local] */
-void sheaf_checkpoint_close(struct sheaf_checkpoint *step);
+void sheaf_checkpoint_close(struct sheaf_checkpoint *checkpoint);
 /* Returns the number of a checkpoint, or -1 if another program wrote it. [local] */
-int64_t sheaf_checkpoint_number(const struct sheaf_checkpoint *step);
+int64_t sheaf_checkpoint_number(const struct sheaf_checkpoint *checkpoint);
 /* Returns the value of a note, or NULL if there is no such note. Valid until the checkpoint is
  * closed. [local] */
-const char *sheaf_checkpoint_note(struct sheaf_checkpoint *step, const char *key);
+const char *sheaf_checkpoint_note(struct sheaf_checkpoint *checkpoint, const char *key);
 /* What a load reports about a tensor or a checkpoint, see sheaf_report.item. */
 enum sheaf_report_kind {
 	SHEAF_REPORT_MISSING = 1,       /* a tensor of the state is not in the checkpoint */
@@ -865,8 +865,8 @@ struct sheaf_report {
  * EAGAIN: the checkpoint is in memory, and a job that goes on saving has replaced it by a newer
  *    one. Open SHEAF_LATEST again. Verifications, reads, copies and exports can return this, too.
  * [collective] */
-int  sheaf_checkpoint_load(struct sheaf_checkpoint *step, struct sheaf_state *state, uint64_t flags,
-                           struct sheaf_report *report, struct sheaf_error *err);
+int  sheaf_checkpoint_load(struct sheaf_checkpoint *checkpoint, struct sheaf_state *state,
+                           uint64_t flags, struct sheaf_report *report, struct sheaf_error *err);
 /* For sheaf_run_resume only: if the latest checkpoint is damaged, loads an older one. Set it where
  * a job that loses some steps is better than one that waits for a person. */
 #define SHEAF_LOAD_FALLBACK 0x40000000000000ULL

@@ -12,17 +12,17 @@ int main(int argc, char **argv)
 	struct sheaf_state *state = sheaf_state_new();
 	struct sheaf_run *run = NULL;
 	struct sheaf_save *save = NULL;
-	struct sheaf_checkpoint *step = NULL;
+	struct sheaf_checkpoint *checkpoint = NULL;
 	struct sheaf_error err = { 0 };
 
 	sheaf_state_add(state, &all, NULL);
 	if (sheaf_run_open(&run, argc > 1 ? argv[1] : "run", NULL, &opts, &err) == 0 &&
 	    sheaf_save_begin(&save, run, 1000, state, NULL, &err) == 0 &&
-	    sheaf_save_commit(save, -1, &err) == 0 && /* the step survives power loss */
-	    sheaf_checkpoint_open(&step, run, SHEAF_LATEST, &err) == 0)
-		sheaf_checkpoint_load(step, state, 0, NULL, &err);
+	    sheaf_save_commit(save, -1, &err) == 0 && /* the checkpoint survives a power loss */
+	    sheaf_checkpoint_open(&checkpoint, run, SHEAF_LATEST, &err) == 0)
+		sheaf_checkpoint_load(checkpoint, state, 0, NULL, &err);
 	printf("%s\n", err.code ? err.msg : "saved, and loaded back");
-	sheaf_checkpoint_close(step);
+	sheaf_checkpoint_close(checkpoint);
 	sheaf_save_free(save);
 	sheaf_run_close(run);
 	sheaf_state_free(state);

@@ -17,7 +17,7 @@ static int load_check(const struct sheaf_load *load, struct sheaf_error *err)
 	return shf_run_check(shf_load_slices_run(load), err);
 }
 
-SHEAF_API int sheaf_load_begin(struct sheaf_load **load, struct sheaf_checkpoint *step,
+SHEAF_API int sheaf_load_begin(struct sheaf_load **load, struct sheaf_checkpoint *checkpoint,
                                struct sheaf_state *state, uint64_t flags,
                                struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -27,20 +27,21 @@ SHEAF_API int sheaf_load_begin(struct sheaf_load **load, struct sheaf_checkpoint
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = step ? shf_run_check(step->run, err)
-	          : shf_fail(err, SHEAF_EINVAL, "argument 'step' is NULL");
+	rc = checkpoint ? shf_run_check(checkpoint->run, err)
+	                : shf_fail(err, SHEAF_EINVAL, "argument 'checkpoint' is NULL");
 	if (rc == 0)
-		rc = shf_turns_take(shf_run_that_saves(step->run), SHF_CALL_LOAD_BEGIN, err);
+		rc = shf_turns_take(shf_run_that_saves(checkpoint->run), SHF_CALL_LOAD_BEGIN, err);
 	if (rc < 0)
 		return shf_ended(rc, err);
-	run = shf_run_that_saves(step->run);
+	run = shf_run_that_saves(checkpoint->run);
 	rc = shf_report_begin(&heard, report, err);
 	if (rc == 0 && !load)
 		rc = shf_fail(err, SHEAF_EINVAL, "argument 'load' is NULL");
 	if (rc < 0) {
-		rc = shf_call_refuse(&step->run->team, SHF_CALL_LOAD_BEGIN, step->made, rc, err);
+		rc = shf_call_refuse(&checkpoint->run->team, SHF_CALL_LOAD_BEGIN, checkpoint->made,
+		                     rc, err);
 	} else {
-		rc = shf_load_slices_begin(load, step, state, flags, &heard.own, err);
+		rc = shf_load_slices_begin(load, checkpoint, state, flags, &heard.own, err);
 		shf_report_end(&heard, report);
 	}
 	shf_turns_give(run);

@@ -35,7 +35,7 @@
 
 static int no_checkpoint(struct sheaf_error *err)
 {
-	return shf_fail(err, SHEAF_EINVAL, "argument 'step' is NULL");
+	return shf_fail(err, SHEAF_EINVAL, "argument 'checkpoint' is NULL");
 }
 
 /* Returns the code of an index that is past the end of a list. */
@@ -44,15 +44,15 @@ static int past_end(const char *what, size_t i, size_t n, struct sheaf_error *er
 	return shf_fail(err, SHEAF_EEND, "%s %zu: the checkpoint has %zu", what, i, n);
 }
 
-/* Returns 0, or SHEAF_EINVAL if step is NULL or was opened by another process. */
-static int step_check(const struct sheaf_checkpoint *step, struct sheaf_error *err)
+/* Returns 0, or SHEAF_EINVAL if checkpoint is NULL or was opened by another process. */
+static int step_check(const struct sheaf_checkpoint *checkpoint, struct sheaf_error *err)
 {
-	if (!step)
+	if (!checkpoint)
 		return no_checkpoint(err);
-	return shf_run_check(step->run, err);
+	return shf_run_check(checkpoint->run, err);
 }
 
-SHEAF_API int sheaf_checkpoint_open(struct sheaf_checkpoint **step, struct sheaf_run *run,
+SHEAF_API int sheaf_checkpoint_open(struct sheaf_checkpoint **checkpoint, struct sheaf_run *run,
                                     int64_t n, struct sheaf_error *err)
 {
 	struct sheaf_error own;
@@ -63,16 +63,15 @@ SHEAF_API int sheaf_checkpoint_open(struct sheaf_checkpoint **step, struct sheaf
 	if (rc == 0)
 		rc = shf_turns_take(run, SHF_CALL_STEP_OPEN, err);
 	if (rc == 0) {
-		rc = step ? shf_step_open(step, run, n, err)
-		          : shf_call_refuse(&run->team, SHF_CALL_STEP_OPEN, run->life.made,
-		                            shf_fail(err, SHEAF_EINVAL, "argument 'step' is NULL"),
-		                            err);
+		rc = checkpoint ? shf_step_open(checkpoint, run, n, err)
+		                : shf_call_refuse(&run->team, SHF_CALL_STEP_OPEN, run->life.made,
+		                                  no_checkpoint(err), err);
 		shf_turns_give(run);
 	}
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_checkpoint_open_path(struct sheaf_checkpoint **step, const char *path,
+SHEAF_API int sheaf_checkpoint_open_path(struct sheaf_checkpoint **checkpoint, const char *path,
                                          struct sheaf_group *group, const struct sheaf_opts *opts,
                                          struct sheaf_error *err)
 {
@@ -81,22 +80,23 @@ SHEAF_API int sheaf_checkpoint_open_path(struct sheaf_checkpoint **step, const c
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = shf_open_check(step, "step", &o, opts, group, SHF_CALL_STEP_OPEN_PATH, err);
+	rc = shf_open_check(checkpoint, "checkpoint", &o, opts, group, SHF_CALL_STEP_OPEN_PATH,
+	                    err);
 	if (rc == 0)
-		rc = shf_step_open_path(step, path, group, &o, shf_sys_real(), err);
+		rc = shf_step_open_path(checkpoint, path, group, &o, shf_sys_real(), err);
 	return shf_ended(rc, err);
 }
 
 /* A reference to the run is taken, because the step may have the last one. */
-SHEAF_API void sheaf_checkpoint_close(struct sheaf_checkpoint *step)
+SHEAF_API void sheaf_checkpoint_close(struct sheaf_checkpoint *checkpoint)
 {
-	struct sheaf_run *run = step ? shf_run_that_saves(step->run) : NULL;
+	struct sheaf_run *run = checkpoint ? shf_run_that_saves(checkpoint->run) : NULL;
 
 	if (!run)
 		return;
 	shf_run_get(run);
 	shf_turns_hold(run);
-	shf_step_put(step);
+	shf_step_put(checkpoint);
 	shf_turns_give(run);
 	shf_run_put(run);
 }
@@ -106,38 +106,39 @@ static const char *text_or_none(const char *s)
 	return s ? s : "";
 }
 
-SHEAF_API int sheaf_checkpoint_get_info(struct sheaf_checkpoint *step,
+SHEAF_API int sheaf_checkpoint_get_info(struct sheaf_checkpoint *checkpoint,
                                         struct sheaf_checkpoint_info *info, struct sheaf_error *err)
 {
 	struct sheaf_error own;
 
 	err = shf_err_or(err, &own);
-	if (!step)
+	if (!checkpoint)
 		return no_checkpoint(err);
-	const struct shf_manifest *m = &step->manifest;
+	const struct shf_manifest *m = &checkpoint->manifest;
 	struct sheaf_checkpoint_info out = { .size = sizeof(out), .ranks = (int32_t)m->ranks,
-		.step = step->number, .parent = step->sound && m->has_parent ? m->parent_step : -1,
-		.format = text_or_none(step->format), .path = text_or_none(step->path),
+		.step = checkpoint->number,
+		.parent = checkpoint->sound && m->has_parent ? m->parent_step : -1,
+		.format = text_or_none(checkpoint->format), .path = text_or_none(checkpoint->path),
 		.session = m->session, .run = m->run, .created = m->created,
 		.writer = text_or_none(m->version), .commit = text_or_none(m->commit),
-		.compiler = text_or_none(m->compiler), .files = step->layout.files_n };
+		.compiler = text_or_none(m->compiler), .files = checkpoint->layout.files_n };
 
-	if (step->foreign) {
-		out.evidence = step->foreign->why;
-		out.files = shf_foreign_files(step->foreign);
+	if (checkpoint->foreign) {
+		out.evidence = checkpoint->foreign->why;
+		out.files = shf_foreign_files(checkpoint->foreign);
 	} else {
-		out.evidence = step->sound ? "sheaf.json"
-		             : step->index_evidence ? step->index_evidence
+		out.evidence = checkpoint->sound ? "sheaf.json"
+		             : checkpoint->index_evidence ? checkpoint->index_evidence
 		             : "the header of a safetensors file";
 	}
 
 	/* If the catalog is broken or not read yet, the counts come from the manifest. */
-	bool read = step->cat_rc == 0 && !step->asleep;
+	bool read = checkpoint->cat_rc == 0 && !checkpoint->asleep;
 
 	if (read)
-		out.tensors = step->layout.tensors_n;
-	for (size_t i = 0; read && i < step->layout.families_n; i++)
-		out.bytes += step->layout.families[i].bytes;
+		out.tensors = checkpoint->layout.tensors_n;
+	for (size_t i = 0; read && i < checkpoint->layout.families_n; i++)
+		out.bytes += checkpoint->layout.families[i].bytes;
 	for (size_t i = 0; !read && i < m->families_n; i++) {
 		out.tensors += m->families[i].tensors;
 		out.bytes += m->families[i].bytes;
@@ -183,27 +184,27 @@ static size_t tied_before(const struct shf_layout *l, size_t i)
 }
 
 /* Reads the table of tensors if that was not done yet. Returns 0, or why it cannot be used. */
-static int open_catalog(struct sheaf_checkpoint *step, struct sheaf_error *err)
+static int open_catalog(struct sheaf_checkpoint *checkpoint, struct sheaf_error *err)
 {
-	int rc = shf_step_wake(step, err);
+	int rc = shf_step_wake(checkpoint, err);
 
-	if (rc == 0 && step->cat_rc < 0) {
-		*err = step->cat_err;
-		rc = step->cat_rc;
+	if (rc == 0 && checkpoint->cat_rc < 0) {
+		*err = checkpoint->cat_err;
+		rc = checkpoint->cat_rc;
 	}
 	return rc;
 }
 
 /* Fills in the caller's struct for tensor t. name: the name under which it was asked for; tied_to:
  * the name under which it is stored, or NULL if that is `name`. */
-static int tensor_out(const struct sheaf_checkpoint *step, const struct shf_lt_tensor *t,
+static int tensor_out(const struct sheaf_checkpoint *checkpoint, const struct shf_lt_tensor *t,
                       const char *name, const char *tied_to, struct sheaf_tensor *tensor,
                       struct sheaf_error *err)
 {
-	const struct shf_layout *l = &step->layout;
+	const struct shf_layout *l = &checkpoint->layout;
 	struct sheaf_tensor out = { .size = sizeof(out), .dtype = t->dtype,
 		.ndim = t->wide ? t->wide : t->items.ndim,
-		.verified = step->sound && step->sums_rc == 0,
+		.verified = checkpoint->sound && checkpoint->sums_rc == 0,
 		.family = l->families[t->family].name, .name = name,
 		.file = l->files[t->file].name, .tied_to = tied_to, .offset = t->off,
 		.bytes = t->bytes, .dims = t->wide ? t->dims : NULL };
@@ -212,48 +213,49 @@ static int tensor_out(const struct sheaf_checkpoint *step, const struct shf_lt_t
 		out.shape[d] = t->items.dim[d];
 	if (out.verified)
 		out.digest = t->digest;
-	if (step->foreign)
-		shf_foreign_where(step->foreign, out.file, t->off, &out.file, &out.offset);
+	if (checkpoint->foreign)
+		shf_foreign_where(checkpoint->foreign, out.file, t->off, &out.file, &out.offset);
 	return shf_struct_out(tensor, &out, sizeof(out), TENSOR_MIN, "tensor", err);
 }
 
 /* Fills in the caller's struct for tied name k. */
-static int tied_out(const struct sheaf_checkpoint *step, size_t k, struct sheaf_tensor *tensor,
-                    struct sheaf_error *err)
+static int tied_out(const struct sheaf_checkpoint *checkpoint, size_t k,
+                    struct sheaf_tensor *tensor, struct sheaf_error *err)
 {
-	const struct shf_layout *l = &step->layout;
+	const struct shf_layout *l = &checkpoint->layout;
 	const struct shf_lt_tied *tied = &l->tied[k];
 	int64_t t = shf_layout_find(l, l->families[tied->family].name, tied->to);
 
 	return t < 0 ? shf_fail(err, SHEAF_ECORRUPT, "%s: %s is tied to %s, which is not stored",
-	                        step->path, tied->name, tied->to)
-	             : tensor_out(step, &l->tensors[t], tied->name, tied->to, tensor, err);
+	                        checkpoint->path, tied->name, tied->to)
+	             : tensor_out(checkpoint, &l->tensors[t], tied->name, tied->to, tensor, err);
 }
 
 /* Let k be the number of tied names before entry i of the list. Entry i is tied name k if that has
  * i - k stored tensors before it, else it is stored tensor i - k. */
-SHEAF_API int sheaf_checkpoint_tensor(struct sheaf_checkpoint *step, size_t i,
+SHEAF_API int sheaf_checkpoint_tensor(struct sheaf_checkpoint *checkpoint, size_t i,
                                       struct sheaf_tensor *tensor, struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = step ? open_catalog(step, err) : no_checkpoint(err);
+	rc = checkpoint ? open_catalog(checkpoint, err) : no_checkpoint(err);
 	if (rc < 0)
 		return shf_ended(rc, err);
-	const struct shf_layout *l = &step->layout;
+	const struct shf_layout *l = &checkpoint->layout;
 
 	if (i >= l->tensors_n + l->tied_n)
 		return past_end("tensor", i, l->tensors_n + l->tied_n, err);
 	size_t k = tied_before(l, i);
 
 	if (k < l->tied_n && k + stored_before(l, &l->tied[k]) == i)
-		return tied_out(step, k, tensor, err);
-	return tensor_out(step, &l->tensors[i - k], l->tensors[i - k].name, NULL, tensor, err);
+		return tied_out(checkpoint, k, tensor, err);
+	return tensor_out(checkpoint, &l->tensors[i - k], l->tensors[i - k].name, NULL, tensor,
+	                  err);
 }
 
-SHEAF_API int sheaf_checkpoint_find(struct sheaf_checkpoint *step, const char *family,
+SHEAF_API int sheaf_checkpoint_find(struct sheaf_checkpoint *checkpoint, const char *family,
                                     const char *name, struct sheaf_tensor *tensor,
                                     struct sheaf_error *err)
 {
@@ -262,22 +264,23 @@ SHEAF_API int sheaf_checkpoint_find(struct sheaf_checkpoint *step, const char *f
 	int rc;
 
 	err = shf_err_or(err, &own);
-	if (!step)
+	if (!checkpoint)
 		return no_checkpoint(err);
 	if (!name)
 		return shf_fail(err, SHEAF_EINVAL, "argument 'name' is NULL");
 	/* A step that is asleep is woken only if this quick lookup fails. */
-	if (shf_step_lookup(step, family ? family : "model", name, &seen))
-		return tensor_out(step, &seen, seen.name, NULL, tensor, err);
-	rc = open_catalog(step, err);
+	if (shf_step_lookup(checkpoint, family ? family : "model", name, &seen))
+		return tensor_out(checkpoint, &seen, seen.name, NULL, tensor, err);
+	rc = open_catalog(checkpoint, err);
 	if (rc < 0)
 		return shf_ended(rc, err);
-	const struct shf_layout *l = &step->layout;
+	const struct shf_layout *l = &checkpoint->layout;
 	int64_t fam = shf_layout_family(l, family ? family : "model");
 	int64_t t = fam < 0 ? -1 : shf_layout_find(l, l->families[fam].name, name);
 
 	if (t >= 0)
-		return tensor_out(step, &l->tensors[t], l->tensors[t].name, NULL, tensor, err);
+		return tensor_out(checkpoint, &l->tensors[t], l->tensors[t].name, NULL, tensor,
+		                  err);
 	/* The name is not stored: looks for it among the tied names, by binary search. */
 	for (size_t lo = 0, hi = fam < 0 ? 0 : l->tied_n; lo < hi;) {
 		size_t mid = lo + (hi - lo) / 2;
@@ -286,46 +289,47 @@ SHEAF_API int sheaf_checkpoint_find(struct sheaf_checkpoint *step, const char *f
 		                            : shf_natural(tied->name, name);
 
 		if (c == 0)
-			return tied_out(step, mid, tensor, err);
+			return tied_out(checkpoint, mid, tensor, err);
 		if (c < 0)
 			lo = mid + 1;
 		else
 			hi = mid;
 	}
-	return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%.200s", step->path,
+	return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%.200s", checkpoint->path,
 	                family ? family : "model", name);
 }
 
 /* ---- notes and files ---- */
 
-SHEAF_API int64_t sheaf_checkpoint_number(const struct sheaf_checkpoint *step)
+SHEAF_API int64_t sheaf_checkpoint_number(const struct sheaf_checkpoint *checkpoint)
 {
-	return step ? step->number : -1;
+	return checkpoint ? checkpoint->number : -1;
 }
 
-SHEAF_API const char *sheaf_checkpoint_note(struct sheaf_checkpoint *step, const char *key)
+SHEAF_API const char *sheaf_checkpoint_note(struct sheaf_checkpoint *checkpoint, const char *key)
 {
-	return step && key ? shf_manifest_note(&step->manifest, key) : NULL;
+	return checkpoint && key ? shf_manifest_note(&checkpoint->manifest, key) : NULL;
 }
 
-SHEAF_API int sheaf_checkpoint_note_at(struct sheaf_checkpoint *step, size_t i, const char **key,
-                                       const char **value, struct sheaf_error *err)
+SHEAF_API int sheaf_checkpoint_note_at(struct sheaf_checkpoint *checkpoint, size_t i,
+                                       const char **key, const char **value,
+                                       struct sheaf_error *err)
 {
 	struct sheaf_error own;
 
 	err = shf_err_or(err, &own);
-	if (!step)
+	if (!checkpoint)
 		return no_checkpoint(err);
-	if (i >= step->manifest.notes_n)
-		return past_end("note", i, step->manifest.notes_n, err);
+	if (i >= checkpoint->manifest.notes_n)
+		return past_end("note", i, checkpoint->manifest.notes_n, err);
 	if (key)
-		*key = step->manifest.notes[i].key;
+		*key = checkpoint->manifest.notes[i].key;
 	if (value)
-		*value = step->manifest.notes[i].value;
+		*value = checkpoint->manifest.notes[i].value;
 	return 0;
 }
 
-SHEAF_API int sheaf_checkpoint_ema_at(struct sheaf_checkpoint *step, size_t i,
+SHEAF_API int sheaf_checkpoint_ema_at(struct sheaf_checkpoint *checkpoint, size_t i,
                                       struct sheaf_ema_info *info, struct sheaf_error *err)
 {
 	struct sheaf_ema_info x = { .size = sizeof(x) };
@@ -333,11 +337,11 @@ SHEAF_API int sheaf_checkpoint_ema_at(struct sheaf_checkpoint *step, size_t i,
 	struct sheaf_error own;
 
 	err = shf_err_or(err, &own);
-	if (!step)
+	if (!checkpoint)
 		return no_checkpoint(err);
-	if (i >= step->manifest.emas_n)
-		return past_end("averages", i, step->manifest.emas_n, err);
-	e = &step->manifest.emas[i];
+	if (i >= checkpoint->manifest.emas_n)
+		return past_end("averages", i, checkpoint->manifest.emas_n, err);
+	e = &checkpoint->manifest.emas[i];
 	x.name = e->name;
 	x.of = e->of[0] ? e->of : NULL;
 	x.interval = e->interval;
@@ -346,33 +350,34 @@ SHEAF_API int sheaf_checkpoint_ema_at(struct sheaf_checkpoint *step, size_t i,
 	return shf_struct_out(info, &x, sizeof(x), EMA_INFO_MIN, "ema_info", err);
 }
 
-SHEAF_API int sheaf_checkpoint_file_at(struct sheaf_checkpoint *step, size_t i, const char **file,
-                                       uint64_t *bytes, struct sheaf_error *err)
+SHEAF_API int sheaf_checkpoint_file_at(struct sheaf_checkpoint *checkpoint, size_t i,
+                                       const char **file, uint64_t *bytes,
+                                       struct sheaf_error *err)
 {
 	struct sheaf_error own;
 
 	err = shf_err_or(err, &own);
-	if (!step)
+	if (!checkpoint)
 		return no_checkpoint(err);
 	/* The search continues at the last answer, because callers ask for the files in order. */
-	size_t at = i < step->told_i ? 0 : step->told_i;
+	size_t at = i < checkpoint->told_i ? 0 : checkpoint->told_i;
 
-	for (size_t k = at ? step->told_k : 0; k < step->plain_n; k++) {
+	for (size_t k = at ? checkpoint->told_k : 0; k < checkpoint->plain_n; k++) {
 		/* Index files are in the manifest, too, but the caller did not attach them. */
-		if (!shf_attached_is_valid(step->plain[k].name) || at++ < i)
+		if (!shf_attached_is_valid(checkpoint->plain[k].name) || at++ < i)
 			continue;
-		step->told_i = i;
-		step->told_k = k;
+		checkpoint->told_i = i;
+		checkpoint->told_k = k;
 		if (file)
-			*file = step->plain[k].name;
+			*file = checkpoint->plain[k].name;
 		if (bytes)
-			*bytes = step->plain[k].bytes;
+			*bytes = checkpoint->plain[k].bytes;
 		return 0;
 	}
 	return past_end("attached file", i, at, err);
 }
 
-SHEAF_API int sheaf_checkpoint_file(struct sheaf_checkpoint *step, const char *file,
+SHEAF_API int sheaf_checkpoint_file(struct sheaf_checkpoint *checkpoint, const char *file,
                                     const void **bytes, size_t *n, struct sheaf_error *err)
 {
 	struct sheaf_error own;
@@ -381,12 +386,12 @@ SHEAF_API int sheaf_checkpoint_file(struct sheaf_checkpoint *step, const char *f
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = step_check(step, err);
+	rc = step_check(checkpoint, err);
 	if (rc == 0 && (!file || !bytes || !n))
 		rc = shf_fail(err, SHEAF_EINVAL, "argument '%s' is NULL",
 		              !file ? "file" : !bytes ? "bytes" : "n");
 	if (rc == 0)
-		rc = shf_step_attached(step, file, &data, &size, err);
+		rc = shf_step_attached(checkpoint, file, &data, &size, err);
 	if (rc == 0) {
 		*bytes = data;
 		*n = size;
@@ -394,7 +399,7 @@ SHEAF_API int sheaf_checkpoint_file(struct sheaf_checkpoint *step, const char *f
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_checkpoint_rank_bytes(struct sheaf_checkpoint *step, const char *stream,
+SHEAF_API int sheaf_checkpoint_rank_bytes(struct sheaf_checkpoint *checkpoint, const char *stream,
                                           int32_t rank, const void **bytes, size_t *n,
                                           struct sheaf_error *err)
 {
@@ -404,12 +409,12 @@ SHEAF_API int sheaf_checkpoint_rank_bytes(struct sheaf_checkpoint *step, const c
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = step_check(step, err);
+	rc = step_check(checkpoint, err);
 	if (rc == 0 && (!stream || !bytes || !n))
 		rc = shf_fail(err, SHEAF_EINVAL, "argument '%s' is NULL",
 		              !stream ? "stream" : !bytes ? "bytes" : "n");
 	if (rc == 0)
-		rc = shf_step_rank_bytes(step, stream, rank, &data, &size, err);
+		rc = shf_step_rank_bytes(checkpoint, stream, rank, &data, &size, err);
 	if (rc == 0) {
 		*bytes = data;
 		*n = size;
@@ -419,7 +424,7 @@ SHEAF_API int sheaf_checkpoint_rank_bytes(struct sheaf_checkpoint *step, const c
 
 /* ---- bytes ---- */
 
-SHEAF_API int sheaf_checkpoint_load(struct sheaf_checkpoint *step, struct sheaf_state *state,
+SHEAF_API int sheaf_checkpoint_load(struct sheaf_checkpoint *checkpoint, struct sheaf_state *state,
                                     uint64_t flags,
                                     struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -428,47 +433,49 @@ SHEAF_API int sheaf_checkpoint_load(struct sheaf_checkpoint *step, struct sheaf_
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = step_check(step, err);
+	rc = step_check(checkpoint, err);
 	if (rc == 0)
-		rc = shf_turns_take(shf_run_that_saves(step->run), SHF_CALL_LOAD, err);
+		rc = shf_turns_take(shf_run_that_saves(checkpoint->run), SHF_CALL_LOAD, err);
 	if (rc < 0)
 		return shf_ended(rc, err);
 	rc = shf_report_begin(&heard, report, err);
 	if (rc < 0) {
-		rc = shf_call_refuse(&step->run->team, SHF_CALL_LOAD, step->made, rc, err);
+		rc = shf_call_refuse(&checkpoint->run->team, SHF_CALL_LOAD, checkpoint->made, rc,
+		                     err);
 	} else {
-		rc = shf_step_load(step, state, flags, &heard.own, err);
+		rc = shf_step_load(checkpoint, state, flags, &heard.own, err);
 		shf_report_end(&heard, report);
 	}
-	shf_turns_give(shf_run_that_saves(step->run));
+	shf_turns_give(shf_run_that_saves(checkpoint->run));
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_checkpoint_verify(struct sheaf_checkpoint *step, struct sheaf_report *report,
-                                      struct sheaf_error *err)
+SHEAF_API int sheaf_checkpoint_verify(struct sheaf_checkpoint *checkpoint,
+                                      struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct shf_reporting heard;
 	struct sheaf_error own;
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = step_check(step, err);
+	rc = step_check(checkpoint, err);
 	if (rc == 0)
-		rc = shf_turns_take(shf_run_that_saves(step->run), SHF_CALL_VERIFY, err);
+		rc = shf_turns_take(shf_run_that_saves(checkpoint->run), SHF_CALL_VERIFY, err);
 	if (rc < 0)
 		return shf_ended(rc, err);
 	rc = shf_report_begin(&heard, report, err);
 	if (rc < 0) {
-		rc = shf_call_refuse(&step->run->team, SHF_CALL_VERIFY, step->made, rc, err);
+		rc = shf_call_refuse(&checkpoint->run->team, SHF_CALL_VERIFY, checkpoint->made, rc,
+		                     err);
 	} else {
-		rc = shf_step_verify(step, &heard.own, err);
+		rc = shf_step_verify(checkpoint, &heard.own, err);
 		shf_report_end(&heard, report);
 	}
-	shf_turns_give(shf_run_that_saves(step->run));
+	shf_turns_give(shf_run_that_saves(checkpoint->run));
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_checkpoint_copy(struct sheaf_checkpoint *step, const char *dir,
+SHEAF_API int sheaf_checkpoint_copy(struct sheaf_checkpoint *checkpoint, const char *dir,
                                     struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct shf_reporting heard;
@@ -476,11 +483,11 @@ SHEAF_API int sheaf_checkpoint_copy(struct sheaf_checkpoint *step, const char *d
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = step_check(step, err);
+	rc = step_check(checkpoint, err);
 	if (rc == 0)
 		rc = shf_report_begin(&heard, report, err);
 	if (rc == 0) {
-		rc = shf_step_copy(step, dir, &heard.own, err);
+		rc = shf_step_copy(checkpoint, dir, &heard.own, err);
 		shf_report_end(&heard, report);
 	}
 	return shf_ended(rc, err);
@@ -564,7 +571,8 @@ static int import_take(struct shf_import_opts *o, const struct sheaf_import *the
 	return rc == 0 ? export_defaults(&o->how, err) : rc;
 }
 
-SHEAF_API int sheaf_checkpoint_map(struct sheaf_checkpoint **mapped, struct sheaf_checkpoint *step,
+SHEAF_API int sheaf_checkpoint_map(struct sheaf_checkpoint **mapped,
+                                   struct sheaf_checkpoint *checkpoint,
                                    const struct sheaf_map *how, struct sheaf_error *err)
 {
 	struct sheaf_map in = { .size = sizeof(in) };
@@ -573,7 +581,7 @@ SHEAF_API int sheaf_checkpoint_map(struct sheaf_checkpoint **mapped, struct shea
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = mapped ? step_check(step, err)
+	rc = mapped ? step_check(checkpoint, err)
 	            : shf_fail(err, SHEAF_EINVAL, "argument 'mapped' is NULL");
 	if (rc == 0)
 		rc = how ? shf_struct_take(&in, how, sizeof(in), sizeof(in), "how", "map", err)
@@ -584,7 +592,7 @@ SHEAF_API int sheaf_checkpoint_map(struct sheaf_checkpoint **mapped, struct shea
 		opts = (struct shf_map_opts){ in.file, in.to, in.set, in.config, in.family,
 			in.memory_bytes ? in.memory_bytes : UINT64_C(128) << 20,
 			in.prefix ? in.prefix : "" };
-		rc = shf_map_step(mapped, step, &opts, err);
+		rc = shf_map_step(mapped, checkpoint, &opts, err);
 	}
 	return shf_ended(rc, err);
 }
@@ -598,7 +606,7 @@ static int writing_begin(struct shf_reporting *heard, struct sheaf_report *repor
 	return shf_report_begin(heard, report, err);
 }
 
-SHEAF_API int sheaf_checkpoint_export(struct sheaf_checkpoint *step, const char *dir,
+SHEAF_API int sheaf_checkpoint_export(struct sheaf_checkpoint *checkpoint, const char *dir,
                                       const struct sheaf_export *how, struct sheaf_report *report,
                                       struct sheaf_error *err)
 {
@@ -608,19 +616,19 @@ SHEAF_API int sheaf_checkpoint_export(struct sheaf_checkpoint *step, const char 
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = step_check(step, err);
+	rc = step_check(checkpoint, err);
 	if (rc == 0)
 		rc = export_take(&opts, how, err);
 	if (rc == 0)
 		rc = writing_begin(&heard, report, dir, err);
 	if (rc == 0) {
-		rc = shf_step_export(step, dir, &opts, &heard.own, err);
+		rc = shf_step_export(checkpoint, dir, &opts, &heard.own, err);
 		shf_report_end(&heard, report);
 	}
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_checkpoint_import(struct sheaf_checkpoint *step, const char *dir,
+SHEAF_API int sheaf_checkpoint_import(struct sheaf_checkpoint *checkpoint, const char *dir,
                                       int64_t number, const struct sheaf_import *how,
                                       struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -630,7 +638,7 @@ SHEAF_API int sheaf_checkpoint_import(struct sheaf_checkpoint *step, const char 
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = step_check(step, err);
+	rc = step_check(checkpoint, err);
 	if (rc == 0 && number < -1)
 		rc = shf_fail(err, SHEAF_EINVAL, "argument 'number' is %lld", (long long)number);
 	if (rc == 0)
@@ -638,33 +646,34 @@ SHEAF_API int sheaf_checkpoint_import(struct sheaf_checkpoint *step, const char 
 	if (rc == 0)
 		rc = writing_begin(&heard, report, dir, err);
 	if (rc == 0) {
-		rc = shf_step_import(step, dir, &opts, &heard.own, err);
+		rc = shf_step_import(checkpoint, dir, &opts, &heard.own, err);
 		shf_report_end(&heard, report);
 	}
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_checkpoint_repair_index(struct sheaf_checkpoint *step, struct sheaf_error *err)
+SHEAF_API int sheaf_checkpoint_repair_index(struct sheaf_checkpoint *checkpoint,
+                                            struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = step_check(step, err);
+	rc = step_check(checkpoint, err);
 	if (rc == 0)
-		rc = shf_step_repair_index(step, err);
+		rc = shf_step_repair_index(checkpoint, err);
 	return shf_ended(rc, err);
 }
 
-SHEAF_API int sheaf_checkpoint_read(struct sheaf_checkpoint *step, const struct sheaf_slice *slice,
-                                    struct sheaf_error *err)
+SHEAF_API int sheaf_checkpoint_read(struct sheaf_checkpoint *checkpoint,
+                                    const struct sheaf_slice *slice, struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	int rc;
 
 	err = shf_err_or(err, &own);
-	rc = step_check(step, err);
+	rc = step_check(checkpoint, err);
 	if (rc == 0)
-		rc = shf_step_read(step, slice, err);
+		rc = shf_step_read(checkpoint, slice, err);
 	return shf_ended(rc, err);
 }

@@ -78,17 +78,19 @@ TEST(each_refusal_fills_the_callers_error)
 	FILLS(sheaf_save_advance(NULL, 1, &err), SHEAF_EINVAL, NIL("save"));
 	FILLS(sheaf_save_commit(NULL, 0, &err), SHEAF_EINVAL, NIL("save"));
 	FILLS(sheaf_checkpoint_open(&step, NULL, 5, &err), SHEAF_EINVAL, NIL("run"));
-	FILLS(sheaf_checkpoint_open(NULL, p.run, 5, &err), SHEAF_EINVAL, NIL("step"));
+	FILLS(sheaf_checkpoint_open(NULL, p.run, 5, &err), SHEAF_EINVAL, NIL("checkpoint"));
 	FILLS(sheaf_checkpoint_open(&step, p.run, 5, &err), SHEAF_ENOENT, "$: no step 5 (sheaf ls "
 	      "lists what there is)");
-	FILLS(sheaf_checkpoint_open_path(NULL, none, NULL, NULL, &err), SHEAF_EINVAL, NIL("step"));
+	FILLS(sheaf_checkpoint_open_path(NULL, none, NULL, NULL, &err), SHEAF_EINVAL,
+	      NIL("checkpoint"));
 	FILLS(sheaf_checkpoint_open_path(&step, none, NULL, NULL, &err), SHEAF_ENOENT,
 	      "$/none: No such file or directory");
-	FILLS(sheaf_checkpoint_load(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL, NIL("step"));
-	FILLS(sheaf_checkpoint_read(NULL, NULL, &err), SHEAF_EINVAL, NIL("step"));
-	FILLS(sheaf_checkpoint_verify(NULL, NULL, &err), SHEAF_EINVAL, NIL("step"));
-	FILLS(sheaf_checkpoint_copy(NULL, none, NULL, &err), SHEAF_EINVAL, NIL("step"));
-	FILLS(sheaf_checkpoint_export(NULL, none, NULL, NULL, &err), SHEAF_EINVAL, NIL("step"));
+	FILLS(sheaf_checkpoint_load(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL, NIL("checkpoint"));
+	FILLS(sheaf_checkpoint_read(NULL, NULL, &err), SHEAF_EINVAL, NIL("checkpoint"));
+	FILLS(sheaf_checkpoint_verify(NULL, NULL, &err), SHEAF_EINVAL, NIL("checkpoint"));
+	FILLS(sheaf_checkpoint_copy(NULL, none, NULL, &err), SHEAF_EINVAL, NIL("checkpoint"));
+	FILLS(sheaf_checkpoint_export(NULL, none, NULL, NULL, &err), SHEAF_EINVAL,
+	      NIL("checkpoint"));
 	FILLS(sheaf_plan(NULL, NULL, 0, NULL, NULL, NULL, &err), SHEAF_EINVAL,
 	      "argument 'states' or callback 'item' is NULL, or ranks is less than 1; pass one "
 	      "state for each rank");
@@ -340,7 +342,7 @@ TEST(each_local_call_on_a_save_or_checkpoint_says_what_is_wrong)
 	sheaf_save_free(save);
 	FILLS(sheaf_save_ready(NULL, &err), SHEAF_EINVAL, NIL("save"));
 	CHECK_RC(sheaf_checkpoint_open(&step, p.run, 3, &err), 0, &err);
-	FILLS(sheaf_checkpoint_get_info(NULL, &info, &err), SHEAF_EINVAL, NIL("step"));
+	FILLS(sheaf_checkpoint_get_info(NULL, &info, &err), SHEAF_EINVAL, NIL("checkpoint"));
 	FILLS(sheaf_checkpoint_tensor(step, 99, &tensor, &err), SHEAF_EEND,
 	      "tensor 99: the checkpoint has 6");
 	FILLS(sheaf_checkpoint_find(step, NULL, "none", &tensor, &err), SHEAF_ELAYOUT,

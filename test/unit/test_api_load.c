@@ -151,7 +151,7 @@ TEST(each_refusal_fills_the_callers_error)
 
 	place_init(&p);
 	REFUSES(sheaf_load_begin(&load, NULL, p.st, 0, NULL, &err), SHEAF_EINVAL,
-	        "argument 'step' is NULL");
+	        "argument 'checkpoint' is NULL");
 	REFUSES(sheaf_load_begin(NULL, p.step, p.st, 0, NULL, &err), SHEAF_EINVAL,
 	        "argument 'load' is NULL");
 	REFUSES(sheaf_load_begin(&load, p.step, p.st, 0, &bad, &err), SHEAF_EINVAL, report_size);
