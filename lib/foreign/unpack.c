@@ -262,7 +262,7 @@ bool shf_unpack_all(enum shf_codec codec, const uint8_t *in, size_t n, size_t mo
 		}
 	}
 	if (good && s.ended && s.in_n) {
-		*why = "its compressed bytes go on after their end";
+		*why = "its compressed bytes continue past their end";
 		good = false;
 	}
 	good = good && s.ended;
