@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf agent: the memory of a node that outlives its trainers. */
+/* sheaf agent: keeps checkpoints in the memory of a node after the trainers exit. */
 #include "cli.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 
 #define LOG_MAX (1 << 20)
 #define GRACE_S 15
-#define BUSY_NS INT64_C(10000000000)    /* for an agent that is being killed to be gone */
+#define BUSY_NS INT64_C(10000000000)    /* time for a killed agent to exit */
 #define ABOUT sizeof(((struct sheaf_agent_info *)0)->about)
 
 static volatile sig_atomic_t stopped;
@@ -32,18 +32,18 @@ struct agent {
 	const struct cli_args *a;
 	char *run;                      /* owned; absolute */
 	const char *socket, *hook;
-	char listens[128];              /* the socket that it serves at */
+	char listens[128];              /* the socket that the agent listens on */
 	char about[ABOUT];              /* its options, as a command */
-	int64_t memory, idle, steps;    /* values of the options of these names; 0: not given */
-	int64_t grace;                  /* seconds that a flush waits for another job to come */
-	char log[4300];                 /* path of a detached agent's log; "": it has none yet */
-	bool flush;                     /* what is due when a job has died */
-	int told;                       /* end of a pipe to who waits for us; -1 */
+	int64_t memory, idle, steps;    /* values of the options with these names; 0: not given */
+	int64_t grace;                  /* seconds for which a flush waits for another job */
+	char log[4300];                 /* path of a detached agent's log; "": none yet */
+	bool flush;                     /* write steps that are due after a job died */
+	int told;                       /* pipe to the process that waits for us, or -1 */
 };
 
 /* ---- programs ---- */
 
-/* In a child: dispositions as they were, nothing of ours open. Never returns. */
+/* In a child: restores the signal dispositions and executes argv. Never returns. */
 static void become(const char *const *argv)
 {
 	sigset_t none;
@@ -61,7 +61,7 @@ static void become(const char *const *argv)
 }
 
 /* Makes the log beside the socket our standard error, which the programs that we start inherit.
- * Only a detached agent has a log. One longer than LOG_MAX is emptied first. If it cannot be
+ * Only a detached agent has a log. A log longer than LOG_MAX is emptied first. If the log cannot be
  * opened, standard error stays what it was. */
 static void open_log(struct agent *g)
 {
@@ -97,7 +97,7 @@ static void start(struct agent *g, const char *const *argv)
 	}
 }
 
-/* The path comes from the run, because a run may name its steps by a pattern of its own. */
+/* Asks the run for the path, because a run may name its steps by its own pattern. */
 static void hook_path(const struct agent *g, int64_t step, char path[4200])
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
@@ -121,7 +121,7 @@ static const char *hook_argv(const struct agent *g, int64_t step, const char *ar
 	return argv[0];
 }
 
-/* ---- what the library tells ---- */
+/* ---- callbacks ---- */
 
 static int ready(void *arg, const char *socket)
 {
@@ -136,7 +136,7 @@ static int ready(void *arg, const char *socket)
 	return 0;
 }
 
-/* The run may have been renamed since we began. */
+/* The run may have been renamed since we started. */
 static void at(void *arg, const char *dir)
 {
 	struct agent *g = arg;
@@ -148,8 +148,9 @@ static void at(void *arg, const char *dir)
 	g->run = run;
 }
 
-/* Starts a flush in a process of its own, which asks us for the memory. It is given our socket: by
- * the path of the run alone it might find another run that lies there now, and its agent. */
+/* Starts a process that flushes: it gets the steps from our memory. It gets the path of our socket,
+ * too: with the path of the run it could find another run that is now there, and that run's
+ * agent. */
 static void died(void *arg, const char *job)
 {
 	struct agent *g = arg;
@@ -185,7 +186,7 @@ static int stop(void *arg)
 	return stopped;
 }
 
-/* ---- being one ---- */
+/* ---- serving ---- */
 
 static int64_t now_ns(void)
 {
@@ -206,14 +207,14 @@ static void take_signals(void)
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGHUP);
-	sigprocmask(SIG_BLOCK, &set, NULL); /* the library lets them in while it sleeps */
+	sigprocmask(SIG_BLOCK, &set, NULL); /* the library unblocks them while it sleeps */
 	sigaction(SIGTERM, &act, NULL);
 	sigaction(SIGINT, &act, NULL);
 	sigaction(SIGHUP, &act, NULL);
 }
 
-/* The parent leaves when the child can be reached: 0, or with the child's exit status. Returns in
- * the child. */
+/* Returns in the child. The parent exits when the child accepts connections, with 0, or when the
+ * child exits, with its exit status. */
 static int detach(struct agent *g)
 {
 	int ends[2], status = 0;
@@ -240,8 +241,8 @@ static int detach(struct agent *g)
 	return 0;
 }
 
-/* The agent is ready. Closes the descriptors it was started with, so that a program which reads
- * until they are closed does not wait for the agent. */
+/* The agent is ready. Closes the standard descriptors that it was started with, so that a program
+ * that reads until they are closed does not wait for the agent. */
 static int ready_detached(void *arg, const char *socket)
 {
 	struct agent *g = arg;
@@ -268,7 +269,7 @@ static void about_add(char about[ABOUT], const char *option, int64_t value)
 		snprintf(about + n, ABOUT - n, " %s %lld", option, (long long)value);
 }
 
-/* The options that an agent goes by, as a command, in one order. The hook is last, because a long
+/* Writes the options of this agent as a command, in a fixed order. The hook is last, because a long
  * text is cut. */
 static void describe(const struct agent *g, char about[ABOUT])
 {
@@ -291,8 +292,8 @@ static void describe(const struct agent *g, char about[ABOUT])
 		snprintf(about + n, ABOUT - n, " --hook %s", g->hook);
 }
 
-/* True: another agent serves there, and *rc is the exit status: 0 if it was given the same options.
- * False: no agent answers. An agent that is being killed still has its lock. */
+/* Returns true if another agent serves there; *rc is then the exit status: 0 if that agent has the
+ * same options. Returns false if no agent answers: one that is being killed still has its lock. */
 static bool another(const struct agent *g, int *rc)
 {
 	struct sheaf_agent_info info = { .size = sizeof(info) };
@@ -302,7 +303,8 @@ static bool another(const struct agent *g, int *rc)
 
 	if (asked < 0 && asked != SHEAF_EINVAL)
 		return false;
-	*rc = asked < 0 ? cli_error(g->a, asked, g->run, err.msg, NULL) : 0; /* another run's */
+	*rc = asked < 0 ? cli_error(g->a, asked, g->run, err.msg, NULL) : 0; /* the agent of another
+									      * run */
 	if (asked < 0)
 		return true;
 	if (info.about[0] && strcmp(info.about, g->about)) {
@@ -334,7 +336,7 @@ static int serve(struct agent *g)
 	o.about = g->about;
 	o.folder = cli_value(g->a, "folder");
 	take_signals();
-	cli_want_descriptors(); /* two for each rank, one for each image and card */
+	cli_want_descriptors(); /* two for each rank, one for each staging buffer and its header */
 	rc = sheaf_agent_serve(g->run, &o, &err);
 	for (int64_t from = now_ns(); rc == SHEAF_EBUSY && cli_flag(g->a, "detach");) {
 		if (another(g, &rc))
@@ -347,7 +349,7 @@ static int serve(struct agent *g)
 	return rc < 0 ? cli_error(g->a, rc, g->run, err.msg, NULL) : 0;
 }
 
-/* ---- asking one ---- */
+/* ---- questions to an agent ---- */
 
 static int item(void *arg, const struct sheaf_memory *m)
 {
@@ -393,8 +395,8 @@ static int status(const struct agent *g)
 	return rc < 0 ? cli_error(g->a, rc, g->run, err.msg, NULL) : 0;
 }
 
-/* Returns 1 if the directory exists, 0 if it does not, and -1 if that is not known: the path was
- * cut (sheaf_agent_info.dir), or the system does not say. */
+/* Returns 1 if the directory exists, 0 if it does not, and -1 if that is unknown: the path was cut
+ * (sheaf_agent_info.dir), or access failed in another way. */
 static int dir_is_there(const char *dir)
 {
 	if (dir[0] != '/')
@@ -402,7 +404,7 @@ static int dir_is_there(const char *dir)
 	return access(dir, F_OK) == 0 ? 1 : errno == ENOENT || errno == ENOTDIR ? 0 : -1;
 }
 
-/* An agent of this node. */
+/* Prints one agent of this node (sheaf_agent_find). */
 static int found(void *arg, const char *socket, const struct sheaf_agent_info *info)
 {
 	const struct agent *g = arg;
@@ -433,8 +435,8 @@ static int list(const struct agent *g)
 	return rc < 0 ? cli_error(g->a, rc, "", err.msg, NULL) : 0;
 }
 
-/* Stops the agent at a socket, because its run was deleted. A deleted run looks like one that was
- * moved, whose steps may be in this memory alone. So an agent that keeps steps is stopped only with
+/* Stops the agent at a socket, for a run that was deleted. Such a run looks like one that was
+ * moved, whose steps may be only in this memory. So an agent that keeps steps is stopped only with
  * --force. */
 static int end_at_socket(const struct agent *g)
 {
@@ -453,7 +455,7 @@ static int end_at_socket(const struct agent *g)
 }
 
 struct due {
-	int64_t step;                   /* the newest that is due; -1: none */
+	int64_t step;                   /* the newest step that is due; -1: none */
 };
 
 static int note_due(void *arg, const struct sheaf_memory *m)
@@ -466,7 +468,7 @@ static int note_due(void *arg, const struct sheaf_memory *m)
 }
 
 /* Stops the agent. This is refused while a step is due and no job is connected: a job writes its
- * steps itself, but what a dead one left due would be lost. */
+ * steps itself, but a step that a dead job left would be lost. */
 static int end(const struct agent *g)
 {
 	struct sheaf_agent_info info = { .size = sizeof(info) };
@@ -488,7 +490,7 @@ static int end(const struct agent *g)
 	}
 	if (rc == 0)
 		rc = sheaf_agent_stop(g->run, g->socket, &err);
-	/* There is none, which is what was wanted: a job's epilogue may ask more than once. */
+	/* No agent runs, as the caller wants it: a job's epilogue may call this twice. */
 	if (rc == SHEAF_ENOENT && !access(g->run, F_OK)) {
 		if (isatty(STDERR_FILENO))
 			fputs("sheaf: agent: none was serving\n", stderr);
@@ -499,9 +501,9 @@ static int end(const struct agent *g)
 	                            "and sheaf agent --stop --socket PATH ends the agent") : 0;
 }
 
-/* Waits out the grace and tells whether a job has come to the agent meanwhile. If so this flush
- * leaves the run to that job: it can load the step from memory, and the agent starts another flush
- * when it ends. An agent that gives no answer is asked again a second later. */
+/* Waits for the grace period and returns whether a job has connected to the agent meanwhile. If so,
+ * this flush leaves the run to that job: it can load the step from memory, and the agent starts
+ * another flush when the job ends. If the agent does not answer, this asks again a second later. */
 static bool somebody_came(const struct agent *g)
 {
 	struct sheaf_agent_info info = { .size = sizeof(info) };
@@ -535,7 +537,7 @@ static int flush(const struct agent *g)
 	if (g->a->json)
 		cli_line(json_pack("{s:o,s:I}", "step", cli_num(step), "written",
 				   (json_int_t)report.held));
-	/* Of several nodes that wrote it, one published it. */
+	/* Of the nodes that wrote the step, one published it. */
 	if (step >= 0 && report.held && g->hook && hook_argv(g, step, argv, number, path)) {
 		fflush(NULL);
 		become(argv);
@@ -543,8 +545,7 @@ static int flush(const struct agent *g)
 	return step >= 0 || cli_flag(g->a, "due") ? 0 : 1;
 }
 
-/* Of a path that is relative, where it is now. program: without a '/' it is looked for in PATH, and
- * stays. */
+/* Makes a relative path absolute. program: a name without a '/' is searched in PATH, and stays. */
 static int absolute(const char **path, bool program, char room[4200])
 {
 	char here[4096];
@@ -578,8 +579,8 @@ static int values(struct agent *g)
 	return rc;
 }
 
-/* Options that only an agent has a use for, which is not to be thought to hear of them later. The
- * last two are for a flush, too. */
+/* Rejects options that only a new agent uses, because a running one would ignore them. --flush uses
+ * the last two. */
 static int check_unused(const struct cli_args *a, bool asks)
 {
 	static const char *const names[] = { "detach", "memory-max", "steps", "idle", "no-flush",
@@ -610,7 +611,8 @@ static int act(struct agent *g)
 	return g->run ? end(g) : end_at_socket(g);
 }
 
-/* The absolute path of RUN, if it is given. One that is missing is made where we are. */
+/* Sets the absolute path of RUN, if RUN is given. A run that does not exist yet is one in the
+ * current directory. */
 static int find_run(struct agent *g)
 {
 	const char *path = g->a->pos_n ? g->a->pos[0] : NULL;
@@ -628,7 +630,7 @@ static int find_run(struct agent *g)
 	return g->run ? 0 : -1;
 }
 
-/* Checks that at most one action is given, and RUN or --socket where the action needs one. */
+/* Checks that at most one action is given, and RUN or --socket if the action needs one. */
 static int check_verb(const struct cli_args *a)
 {
 	bool stop = cli_flag(a, "stop"), list = cli_flag(a, "list");

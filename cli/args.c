@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line: one table a verb makes its parser and its page. */
+/* The command line: a verb's table makes both its parser and its help page. */
 #include "cli.h"
 
 #include <errno.h>
@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- near misses -------------------------------------------------------------------------- */
+/* --- similar names ------------------------------------------------------------------------ */
 
 static size_t least(size_t a, size_t b)
 {
 	return a < b ? a : b;
 }
 
-/* Edits between two short words; long ones are far from everything. */
+/* Returns the edit distance of two short words; a long word is far from every other. */
 static size_t distance(const char *a, const char *b)
 {
 	size_t an = strlen(a), bn = strlen(b), row[32];
@@ -81,7 +81,7 @@ static int unknown(const struct cli_args *a, const char *arg, size_t n)
 	return cli_usage(a, arg, "unknown option", near ? hint : NULL);
 }
 
-/* argv[i] is an option: takes it, and its value where it has one. */
+/* Parses the option argv[i], and its value if it has one. */
 static int take(struct cli_args *a, int argc, char **argv, int *i)
 {
 	const char *arg = argv[*i];
@@ -119,7 +119,7 @@ int cli_args_parse(struct cli_args *a, const struct cli_verb *verb, int argc, ch
 	int rc;
 
 	*a = (struct cli_args){ .verb = verb };
-	/* Known first, so that every complaint takes the form that was asked for. */
+	/* --json comes first, so that every error message has the requested form. */
 	for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
 		if (strcmp(argv[i], "--json") == 0)
 			a->json = true;
@@ -131,7 +131,7 @@ int cli_args_parse(struct cli_args *a, const struct cli_verb *verb, int argc, ch
 			if (rc)
 				return rc;
 		} else if (a->pos_n < verb->pos_max) {
-			/* A tensor of another program may have any name. */
+			/* A tensor of a foreign checkpoint may have any name. */
 			if (!argv[i][0] && !(a->pos_n && verb == &cli_cat))
 				return cli_usage(a, "", "an argument is empty", NULL);
 			a->pos[a->pos_n++] = argv[i];
@@ -228,16 +228,16 @@ int cli_real(const struct cli_args *a, const char *name, double *out)
 	return 0;
 }
 
-/* --- pages -------------------------------------------------------------------------------- */
+/* --- help pages --------------------------------------------------------------------------- */
 
 static void option_line(FILE *f, const char *name, const char *arg, const char *help)
 {
 	int n;
 
 	if (!help)
-		return; /* known, but not built: refused by name */
+		return; /* known, but refused */
 	n = fprintf(f, "  --%s%s%s", name, arg ? " " : "", arg ? arg : "");
-	/* Help of several lines is indented under the first. */
+	/* Further lines of the help are indented under the first. */
 	fprintf(f, "%*s", n < 26 ? 26 - n : 2, "");
 	for (; *help; help++) {
 		fputc(*help, f);

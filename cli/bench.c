@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf bench: what a user's own disk can do, what Sheaf gets from it, and what limits it.
+/* sheaf bench: what a disk can do, what Sheaf gets from it, and what limits Sheaf.
  *
- * Two processes: one measures, the other waits for it and for signals, and removes what was written
- * whatever became of the first. Nothing is written outside one directory of its own.
+ * The first process waits for signals and for a second process, which measures, and then removes
+ * all files, whatever happened to the second. Nothing is written outside one new directory.
  */
 #include "cli.h"
 
@@ -31,8 +31,8 @@ static const char *const names[WHATS] = {
 
 struct bench {
 	const struct cli_args *a;
-	const char *dir;                /* of the user */
-	char own[PATH_MAX - 128];       /* where everything is written */
+	const char *dir;                /* as given by the user */
+	char own[PATH_MAX - 128];       /* the directory for all files */
 	struct device_place place;
 	struct device_job job;
 	struct sheaf_run *run;
@@ -40,7 +40,8 @@ struct bench {
 	int64_t rounds;
 	int n[WHATS];
 	struct device_time t[WHATS][ROUNDS_MAX];
-	double begin_s;                 /* of the quickest save: until its memory was free again */
+	double begin_s;                 /* time until the memory of the fastest save was free
+					 * again */
 };
 
 static int failed(const struct bench *b, int rc, const char *what)
@@ -60,7 +61,7 @@ static uint64_t mixed(uint64_t x)
 	return x ^ (x >> 29);
 }
 
-/* Nothing that a file system could compress or share. */
+/* Fills the memory with values that a file system cannot compress or deduplicate. */
 static void fill(const struct device_job *j)
 {
 	for (uint64_t i = 0; i < j->bytes / 8; i++) {
@@ -88,8 +89,8 @@ static void note(struct bench *b, enum what what, const struct device_time *t)
 	b->t[what][b->n[what]++] = *t;
 }
 
-/* What came back must be what went. The memory is overwritten before, so that it is touched and
- * holds nothing of it. */
+/* Checks that the values read are those written. The caller has overwritten the memory before the
+ * read, so that its pages are present and do not have the values. */
 static int came_back(struct bench *b, const char *what)
 {
 	if (is_filled(&b->job))
@@ -128,7 +129,7 @@ static int save(struct bench *b, int64_t step)
 		rc = sheaf_save_commit(save, -1, &err);
 		if (rc != SHEAF_EAGAIN)
 			break;
-		rc = 0; /* a slow disk */
+		rc = 0; /* the disk is slow */
 	}
 	t.seconds = device_now() - start;
 	t.cpu_s = device_cpu() - cpu;
@@ -196,7 +197,7 @@ static int raw_turn(struct bench *b)
 	return rc ? rc : raw(b, false);
 }
 
-/* Who goes first alternates: a disk that tires, tires for both. */
+/* The order alternates, so that a disk that slows down affects both. */
 static int rounds(struct bench *b)
 {
 	bool tty = isatty(STDERR_FILENO) && !b->a->json;
@@ -218,11 +219,11 @@ static int rounds(struct bench *b)
 	return rc;
 }
 
-/* --- what is told ----------------------------------------------------------------------------- */
+/* --- the report ------------------------------------------------------------------------------- */
 
 struct told {
 	double best, median, spread;    /* seconds, seconds, share of the median */
-	double cpu_s;                   /* of the median round, about */
+	double cpu_s;                   /* of the median round, approximately */
 };
 
 static int by_seconds(const void *a, const void *b)
@@ -274,13 +275,13 @@ static void tell_row(const struct bench *b, enum what what, const struct told *s
 	putchar('\n');
 }
 
-/* The quicker of two ways, of those that were tried. */
+/* Returns the faster of the two that were tried. */
 static double quicker(const struct told *a, const struct told *b)
 {
 	return a->best > 0 && a->best < b->best ? a->best : b->best;
 }
 
-/* In a sentence: the device, the processor, or waiting for neither. */
+/* Prints what limits it: the device, the processor, or neither. */
 static void tell_limit(const struct bench *b, const char *what, const struct told *s, double limit,
 		       double begin_s)
 {
@@ -415,7 +416,7 @@ static int measure(struct bench *b)
 
 /* --- the process that waits ------------------------------------------------------------------- */
 
-/* Until the child is over: its exit status, or of a signal 128 + its number. */
+/* Waits for the child. Returns its exit status, or 128 + the signal. */
 static int await(const struct bench *b, pid_t child, const sigset_t *set)
 {
 	char why[80];
@@ -462,7 +463,7 @@ static int watched(struct bench *b)
 	fflush(NULL);
 	child = fork();
 	if (child == 0) {
-		/* Signals stay blocked: the parent decides. Without it nobody would clean up. */
+		/* Signals stay blocked: the parent decides. Without it, the files would stay. */
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		rc = measure(b);
 		if (fflush(stdout) != 0 && !rc)
@@ -479,7 +480,7 @@ static int watched(struct bench *b)
 
 /* --- the verb --------------------------------------------------------------------------------- */
 
-/* 64M, 1G, or bytes. */
+/* Reads --size: 64M, 1G, or a number of bytes. */
 static int parse_size(const struct cli_args *a, uint64_t *out)
 {
 	int64_t bytes = (int64_t)*out;
@@ -489,7 +490,7 @@ static int parse_size(const struct cli_args *a, uint64_t *out)
 	return rc;
 }
 
-/* A disk that is in use must not be filled, nor a machine pushed into its swap. */
+/* Checks that this does not fill a disk that is in use, and that the machine does not swap. */
 static int check_room(const struct bench *b)
 {
 	uint64_t bytes = b->job.bytes, most = (uint64_t)DEVICE_FILES_MAX * FILE_BYTES_MAX;

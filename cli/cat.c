@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf cat: one tensor on stdout. A window is checked before any byte of it is written, so that
- * what stands on stdout is good even where the rest is damaged. */
+/* sheaf cat: writes one tensor to stdout. Each window is checked before any byte of it is written,
+ * so that everything on stdout is intact even if the rest is damaged. */
 #include "cli.h"
 
 #include <errno.h>
@@ -32,7 +32,7 @@ static int write_all(const struct cli_args *a, const void *bytes, uint64_t n)
 
 /* --- --slice ------------------------------------------------------------------------------ */
 
-/* An end of start:stop: empty, or a number that may count from the end. */
+/* Parses one end of start:stop: empty, or a number that may count from the end of the dimension. */
 static bool bound(const char *s, size_t n, int64_t dim, int64_t none, int64_t *out)
 {
 	bool minus = n && *s == '-';
@@ -45,7 +45,7 @@ static bool bound(const char *s, size_t n, int64_t dim, int64_t none, int64_t *o
 	for (size_t i = minus; i < n; i++) {
 		if (s[i] < '0' || s[i] > '9')
 			return false;
-		/* Beyond any dimension it is clamped anyway. */
+		/* A number this large is clamped to the dimension anyway. */
 		v = v > INT64_MAX / 16 ? v : v * 10 + (s[i] - '0');
 	}
 	if (minus)
@@ -54,7 +54,7 @@ static bool bound(const char *s, size_t n, int64_t dim, int64_t none, int64_t *o
 	return n > (size_t)minus;
 }
 
-/* One start:stop of n bytes. */
+/* Parses one start:stop of n bytes. */
 static bool part(const char *s, size_t n, int64_t dim, int64_t *start, int64_t *count)
 {
 	const char *colon = memchr(s, ':', n);
@@ -155,7 +155,8 @@ static int stream(const struct cli_args *a, struct sheaf_checkpoint *step, const
 		int code = cli_box_read(step, b, at, n, window, &err);
 
 		if (code < 0 && most > SMALL) {
-			most = SMALL; /* once more, for what is good before the damage */
+			most = SMALL; /* read again in small windows, for what comes before the
+				       * damage */
 			continue;
 		}
 		if (code < 0) {
@@ -169,7 +170,7 @@ static int stream(const struct cli_args *a, struct sheaf_checkpoint *step, const
 	return rc;
 }
 
-/* Where the name is, if not where it was looked for. */
+/* Reports a missing tensor, and a family that does have one of that name. */
 static int not_found(const struct cli_args *a, struct sheaf_checkpoint *step, const char *family)
 {
 	struct sheaf_tensor t = { .size = sizeof(t) };

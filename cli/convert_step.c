@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf convert and sheaf export: any checkpoint, written in a format of other software. */
+/* sheaf convert and sheaf export: write any checkpoint in a format of other software. */
 #include "cli.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static bool is_to_hf(const struct cli_args *a)
 	return !format || strcmp(format, "hf") == 0;
 }
 
-/* Whether DST is a directory that its readers open by a config.json. */
+/* Returns whether DST is a directory whose readers need a config.json. */
 static bool is_to_model(const struct cli_args *a)
 {
 	return is_to_hf(a) || cli_is_for_paddle(cli_value(a, "format"));
@@ -45,7 +45,7 @@ static int answer(const struct cli_args *a, const char *dst, const struct sheaf_
 	return 0;
 }
 
-/* Says how many tensors were not written because the format has their number in another place. */
+/* Says how many tensors were not written because the format has their value elsewhere. */
 static void say_steps(const char *dst, const struct sheaf_report *r)
 {
 	if (!r->ignored)
@@ -55,7 +55,7 @@ static void say_steps(const char *dst, const struct sheaf_report *r)
 	        "copied: %llu; it has one for all\n", (unsigned long long)r->ignored);
 }
 
-/* Refuses --step and --betas for formats that do not need them for moments of AdamW. */
+/* Rejects --step and --betas for formats whose AdamW moments do not need them. */
 static int check_adam_options(const struct cli_args *a)
 {
 	static const char *const names[] = { "step", "betas" };
@@ -74,7 +74,7 @@ static int check_adam_options(const struct cli_args *a)
 	return 0;
 }
 
-/* Refuses options that do not go together. */
+/* Rejects options that cannot be combined. */
 static int check_options(const struct cli_args *a)
 {
 	static const char *const alone[] = { "family", "prefix", "dtype" };
@@ -143,8 +143,8 @@ static int options(const struct cli_args *a, struct sheaf_export *how)
 	return cli_writing_options(a, &how->dtype, &how->file_bytes_max, &how->memory_bytes);
 }
 
-/* Says which classes config.json of DST names otherwise than that of the source: those of pipelines
- * and helpers of Paddle, which other programs do not know. */
+/* Lists the classes that have another name in DST's config.json than in the source: Paddle's
+ * pipelines and helpers, which other programs do not know. */
 static void say_classes(const struct cli_step *s, const char *dst)
 {
 	json_t *was = cli_config_of(s, NULL), *is;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf copy: one step into another run, proved on the way. */
+/* sheaf copy: copies one step into another run, and verifies it on the way. */
 #include "cli.h"
 
 #include <unistd.h>

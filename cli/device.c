@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The yardstick of `sheaf bench`: what pwrite and pread by a few threads get from a disk. */
+/* The baseline of `sheaf bench`: the speed of pwrite and pread in a few threads. */
 #include "device.h"
 
 #include <errno.h>
@@ -40,10 +40,10 @@ struct turns {
 	const struct device_job *j;
 	int fd[DEVICE_FILES_MAX];
 	int files;
-	uint64_t per_file;              /* requests of one file */
+	uint64_t per_file;              /* number of requests */
 	bool writes;
 	atomic_uint_fast64_t next;
-	atomic_int failed;              /* the first errno */
+	atomic_int failed;              /* the first errno; 0: none */
 };
 
 static int move(int fd, bool writes, char *at, uint64_t off, uint64_t len)
@@ -123,7 +123,7 @@ static int open_all(struct turns *t, const struct device_job *j, int flags)
 		t->fd[t->files++] = fd;
 		if (!(flags & O_CREAT))
 			continue;
-		/* Where the file system cannot reserve it is written as it is. */
+		/* If the file system cannot preallocate, the file is written without. */
 		if (fallocate(fd, 0, 0, (off_t)n) < 0 && errno != EOPNOTSUPP && errno != ENOSYS)
 			return errno;
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf diff: two steps tensor by tensor, whatever their files. Values are always read: equal
- * digests would save the reading but prove less than was asked. */
+/* sheaf diff: compares two steps tensor by tensor, whatever their files. It always reads the
+ * values: comparing digests would be faster, but would prove less. */
 #include "cli.h"
 
 #include <math.h>
@@ -18,16 +18,18 @@ struct diff {
 	struct sheaf_checkpoint *left, *right;
 	bool exact;
 	double rtol, atol;
-	char *x, *y;                    /* windows; owned */
+	char *x, *y;                    /* buffers of one window; owned */
 	struct cli_pairs pairs;
-	json_t *left_out;               /* families of one side, which are not compared; owned */
+	json_t *left_out;               /* families that only one side has, and that are not
+					 * compared; owned */
 	uint64_t tensors, different;
-	uint64_t following;             /* tensors of one side with numbers of updates, or powers
-	                                 * of betas, which follow from these: no difference */
+	uint64_t following;             /* tensors that only one side has and that are no
+	                                 * difference: step counts and powers of betas follow from
+	                                 * other tensors */
 };
 
 struct gap {                            /* how two tensors differ */
-	int64_t count, first, where;    /* items; where max_abs is, -1: nowhere */
+	int64_t count, first, where;    /* in items; where: the place of max_abs, or -1 */
 	double max_abs, max_rel;
 };
 
@@ -38,7 +40,8 @@ static bool is_same(double a, double b)
 	return a == b || (isnan(a) && isnan(b));
 }
 
-/* |a - b| and |b|, the two parts of a complex item together; false: no number. */
+/* Sets *gap = |a - b| and *size = |b|, for a complex item of both parts. Returns false if an item
+ * is not a number. */
 static bool values_of(int lt, int rt, const char *x, const char *y, double *gap, double *size,
 		      bool *same)
 {
@@ -68,7 +71,7 @@ static void gap_note(struct gap *g, int64_t item, double gap, double size)
 		g->max_rel = gap / size;
 }
 
-/* One item, of which the bits may differ. Infinities equal themselves only. */
+/* Returns whether one item is equal; its bits may differ. An infinity equals only itself. */
 static bool item_equal(const struct diff *d, int lt, int rt, const char *x, const char *y,
 		       int64_t item, struct gap *g)
 {
@@ -100,7 +103,7 @@ static void items_compare(const struct diff *d, const struct cli_box *l, const s
 	}
 }
 
-/* --- what is said ------------------------------------------------------------------------- */
+/* --- the report -------------------------------------------------------------------------- */
 
 static void index_of(const struct sheaf_tensor *t, int64_t item, int64_t *at)
 {
@@ -117,7 +120,7 @@ static json_t *real(const struct gap *g, double v)
 	return x ? x : json_null();
 }
 
-/* What stands on both sides, of tensors whose shapes or dtypes differ: {dtypes, shapes}. */
+/* Adds {dtypes, shapes} of both sides, for tensors in which these differ. */
 static void add_both(json_t *v, const struct sheaf_tensor *l, const struct sheaf_tensor *r)
 {
 	const char *lt = sheaf_dtype_name(l->dtype), *rt = sheaf_dtype_name(r->dtype);
@@ -188,7 +191,7 @@ static void print_text(const struct sheaf_tensor *t, const struct sheaf_tensor *
 	putchar('\n');
 }
 
-/* r: the tensor of the other side, where what differs is its shape or dtype. */
+/* Reports a difference. r: the tensor of the other side, if the shapes or the dtypes differ. */
 static void differs(struct diff *d, const struct sheaf_tensor *t, const struct sheaf_tensor *r,
 		    const char *what, const struct gap *g)
 {
@@ -201,7 +204,7 @@ static void differs(struct diff *d, const struct sheaf_tensor *t, const struct s
 
 /* --- tensors ------------------------------------------------------------------------------ */
 
-/* Window by window; 0, or an exit status with the line out. */
+/* Compares the values by windows. Returns 0, or an exit status after printing the error. */
 static int values(struct diff *d, const struct sheaf_tensor *lt, const struct sheaf_tensor *rt)
 {
 	struct gap g = { .where = -1 };
@@ -214,7 +217,7 @@ static int values(struct diff *d, const struct sheaf_tensor *lt, const struct sh
 		int64_t n = cli_box_window(&l, at, WINDOW);
 		int rc;
 
-		/* The wider type sets the window, so that both fit. */
+		/* The wider dtype determines the window, so that both fit. */
 		if (cli_box_bytes(&r, n) > (uint64_t)WINDOW)
 			n = cli_box_window(&r, at, WINDOW);
 		rc = cli_box_read(d->left, &l, at, n, d->x, &err);
@@ -228,7 +231,7 @@ static int values(struct diff *d, const struct sheaf_tensor *lt, const struct sh
 		at += n;
 	}
 	if (g.count)
-		differs(d, &l.t, NULL, "values", &g); /* l.t: with the dimensions it was read by */
+		differs(d, &l.t, NULL, "values", &g); /* l.t: has the dimensions that were read */
 	return 0;
 }
 
@@ -237,7 +240,7 @@ static int both(struct diff *d, const struct sheaf_tensor *l, const struct sheaf
 	bool small = sheaf_dtype_bits(l->dtype) < 8 || sheaf_dtype_bits(r->dtype) < 8;
 	const int64_t *x = cli_dims(l), *y = cli_dims(r);
 
-	/* Of more than 64 dimensions only their number is known, and how many items there are. */
+	/* For more than 64 dimensions only their number and the number of items are known. */
 	if (l->ndim != r->ndim || (x && y && memcmp(x, y, sizeof(*x) * (size_t)l->ndim) != 0) ||
 	    l->bytes / (uint64_t)sheaf_dtype_bits(l->dtype) !=
 	    r->bytes / (uint64_t)sheaf_dtype_bits(r->dtype)) {
@@ -262,8 +265,8 @@ static bool wanted(const struct diff *d, int side, const struct sheaf_tensor *t)
 	return !json_object_get(d->left_out, family);
 }
 
-/* Between a step of sheaf and a checkpoint of another program, only families that both have are
- * compared, because many programs write weights alone. Notes the families of one side. */
+/* If one side is from Sheaf and the other from another program, compares only families that both
+ * have, because many programs write only weights. Notes the families that only one side has. */
 static void choose_families(struct diff *d)
 {
 	if (d->family || !d->pairs.of_programs || d->pairs.between)
@@ -277,7 +280,7 @@ static void choose_families(struct diff *d)
 	}
 }
 
-/* Counts and reports a tensor that one side alone has, unless that is no difference. */
+/* Counts and reports a tensor that only one side has, unless it follows from others. */
 static void alone(struct diff *d, const struct sheaf_tensor *t, const char *what)
 {
 	if (cli_pairs_follows(&d->pairs, t)) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the tensors of two checkpoints that sheaf diff compares with each other. Mostly these have
- * the same family and name. But a file that sheaf convert --all has written in a format without
- * families, such as torch.save, has the families in the names of its tensors: model.norm.weight,
- * or model/norm.weight in a NumPy file. */
+/* Pairs the tensors of two checkpoints for sheaf diff. Usually both have the same family and name.
+ * But a file that sheaf convert --all wrote in a format without families, such as torch.save, has
+ * the families in the names of its tensors: model.norm.weight, or model/norm.weight in a file of
+ * NumPy. */
 #include "cli.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ static void list_families(struct cli_families *f, struct sheaf_checkpoint *step)
 	f->n = 0;
 	for (size_t i = 0; sheaf_checkpoint_tensor(step, i, &t, NULL) == 0; i++)
 		if (f->n < CLI_FAMILIES_MAX && (!f->n || strcmp(f->names[f->n - 1], t.family)))
-			f->names[f->n++] = t.family;    /* tensors come by family */
+			f->names[f->n++] = t.family;    /* tensors are sorted by family */
 }
 
 bool cli_families_have(const struct cli_families *f, const char *family)
@@ -46,8 +46,8 @@ static int find_joined(struct sheaf_checkpoint *in, char between, const char *fa
 	                              : SHEAF_ELAYOUT;
 }
 
-/* Returns whether the names of tensors in `step`, whose families are `mine`, begin with the
- * families of `other` and this character. Tries the first tensor of each family. */
+/* Returns whether the names of tensors in `step`, whose families are `mine`, begin with a family in
+ * `other` and this character. Tries the first tensor of each family. */
 static bool is_joined(struct sheaf_checkpoint *step, const struct cli_families *mine,
                       struct sheaf_checkpoint *other, char between)
 {
@@ -82,9 +82,9 @@ void cli_pairs_init(struct cli_pairs *p, struct sheaf_checkpoint *left,
 			}
 }
 
-/* Splits the name of a tensor of the joined side at p->between into a family of the other side,
- * which is returned, and the rest, which *name gets. If several families fit, it is the longest.
- * Returns NULL, and leaves *name, if none fits. */
+/* Splits a tensor's name on the joined side at p->between. Returns the family of the other side
+ * that it begins with, the longest if there are several, and sets *name to the rest. Returns NULL,
+ * and leaves *name, if it begins with none. */
 static const char *split(const struct cli_pairs *p, const char *whole, const char **name)
 {
 	const struct cli_families *f = &p->families[1 - p->joined];

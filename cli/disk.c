@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a directory is made of, and what of it will hurt. */
+/* Describes the file system of a directory, and warns of problems. */
 #include "device.h"
 
 #include <dirent.h>
@@ -15,7 +15,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-/* Magic numbers as statfs(2) lists them. */
+/* Magic numbers from statfs(2) */
 #define TMPFS 0x01021994U
 #define RAMFS 0x858458f6U
 #define OVERLAY 0x794c7630U
@@ -43,7 +43,7 @@ static const struct {
 	{ CIFS, "cifs" }, { SMB2, "smb" }, { CEPH, "ceph" }, { NINEP, "9p" },
 };
 
-/* A small text file, cut at n - 1. */
+/* Reads a small text file, at most n - 1 bytes. Returns false if it is empty or cannot be read. */
 static bool read_text(const char *path, char *text, size_t n)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -65,11 +65,12 @@ static bool number_after(const char *path, const char *key, int base, uint64_t *
 	return at != NULL;
 }
 
-/* What the user's quota leaves, where the kernel tells (quotactl_fd, Linux 5.14). */
+/* Returns the bytes that the user's quota leaves, if the kernel reports it (quotactl_fd, Linux
+ * 5.14). */
 static uint64_t quota_left(int fd)
 {
 #ifdef SYS_quotactl_fd
-	/* QCMD shifts a signed number out of its range. */
+	/* QCMD shifts a signed number out of its range, so it is not used. */
 	const unsigned command = (unsigned)Q_GETQUOTA << SUBCMDSHIFT | USRQUOTA;
 	struct dqblk q = { 0 };
 	uint64_t limit;
@@ -79,7 +80,7 @@ static uint64_t quota_left(int fd)
 	limit = q.dqb_bsoftlimit ? q.dqb_bsoftlimit : q.dqb_bhardlimit;
 	if (!(q.dqb_valid & QIF_BLIMITS) || !limit)
 		return UINT64_MAX;
-	limit *= 1024; /* limits are counted in KiB, the space in bytes */
+	limit *= 1024; /* the kernel counts limits in KiB, but used space in bytes */
 	return limit > q.dqb_curspace ? limit - q.dqb_curspace : 0;
 #else
 	(void)fd;
@@ -87,7 +88,7 @@ static uint64_t quota_left(int fd)
 #endif
 }
 
-/* Refused at open, or at the first write: this asks both. */
+/* O_DIRECT can fail at open or at the first write; this tries both. */
 int device_direct(const char *dir, bool *direct)
 {
 	char path[PATH_MAX];
@@ -146,21 +147,21 @@ int device_look(struct device_place *p, const char *dir)
 
 /* --- warnings --------------------------------------------------------------------------------- */
 
-/* Stripes that files made here will have; 0: whatever the file system's default is. The first
- * members of the layout that the xattr holds: magic, pattern, 16 bytes of object, stripe size, then
- * the count (struct lov_user_md_v1 of Lustre's user headers). */
+/* Returns the stripe count for new files in this directory; 0: the default of the file system. The
+ * value of the xattr begins with magic, pattern, 16 bytes of object ID, stripe size and stripe
+ * count (struct lov_user_md_v1 of Lustre's user headers). */
 static unsigned lustre_stripes(const char *dir)
 {
 	unsigned char x[4096];
 	ssize_t n = getxattr(dir, "lustre.lov", x, sizeof(x));
 
-	/* Versions 1 and 3 have them; a composite layout is somebody's choice. */
+	/* Versions 1 and 3 have a stripe count. A composite layout was set on purpose. */
 	if (n < 32 || x[0] != 0xd0 || x[1] != 0x0b || (x[2] != 0xd1 && x[2] != 0xd3))
 		return n > 0 ? UINT32_MAX : 0;
 	return x[28] | (unsigned)x[29] << 8;
 }
 
-/* A bench that was killed outright could not clean up after itself. */
+/* A bench that was killed by SIGKILL leaves its directory. */
 static void warn_left(const char *dir, const char *own, void (*say)(void *arg, const char *text),
 		      void *arg)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf import: any checkpoint, written as a step of a run. */
+/* sheaf import: writes any checkpoint as a step of a run. */
 #include "cli.h"
 
 #include <stdlib.h>
@@ -33,7 +33,8 @@ static int answer(const struct cli_args *a, const char *run, const struct sheaf_
 	return 0;
 }
 
-/* Splits RUN or RUN@STEP. *run is owned by the caller. 0, or an exit status with the line out. */
+/* Splits RUN or RUN@STEP. The caller owns *run. Returns 0, or an exit status after printing the
+ * error. */
 static int destination(const struct cli_args *a, const char *text, char **run, int64_t *number)
 {
 	size_t n = strlen(text);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints which files and how many notes of the source DST does not have, after sheaf convert and
- * sheaf export. */
+/* Prints which files, and how many notes, of the source are not in DST, for sheaf convert and sheaf
+ * export. */
 #include "cli.h"
 
 #include <dirent.h>
 #include <string.h>
 
-#define NAMES_SAID 10           /* most names of files that were not copied */
+#define NAMES_SAID 10           /* maximum number of names printed */
 
-/* The line on stderr that names files. n: how many there are, also those that it does not name. */
+/* Prints names of files on one line of stderr. n counts those that are not printed, too. */
 struct names { const char *dst; int n; };
 
 static void names_add(struct names *x, const char *name)
@@ -31,8 +31,8 @@ static void names_end(const struct names *x)
 		fputc('\n', stderr);
 }
 
-/* Returns whether a file or folder of this name has tensors or their index: these are converted,
- * not copied. */
+/* Returns whether a file or folder of this name has tensors or an index of them: these are
+ * converted, not copied. */
 static bool has_tensors(const char *name)
 {
 	static const char *const tails[] = { ".safetensors", ".index.json", ".distcp", ".bin",
@@ -51,7 +51,7 @@ static bool has_tensors(const char *name)
 	return false;
 }
 
-/* Names the files and folders in the directory of another program that were not copied. */
+/* Names the files and folders of a foreign checkpoint's directory that were not copied. */
 static void name_others(struct names *x, const char *src)
 {
 	struct dirent *e;
@@ -76,7 +76,7 @@ static void name_attached(struct names *x, struct sheaf_checkpoint *step)
 			names_add(x, file);
 }
 
-/* Returns whether a checkpoint of the format has a place for the value of this note. */
+/* Returns whether this format can store the value of this note. */
 static bool has_place(const char *format, bool all, const char *key)
 {
 	static const char *const trainers[] = { "trainer_state.", "scheduler.last_", "adam.step" };
@@ -112,7 +112,7 @@ void cli_say_left_out(const struct cli_args *a, const struct cli_step *s, const 
 
 	if (sheaf_checkpoint_get_info(s->step, &info, NULL) < 0)
 		return;
-	/* A GGUF file has the configuration and the tokenizer that are in these files. */
+	/* A GGUF file stores the configuration and the tokenizer of these files itself. */
 	if (!is_gguf && s->place.kind == CLI_DIR && !cli_has(info.path, "sheaf.json") &&
 	    cli_has(dst, "."))
 		name_others(&x, info.path);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf ls: the steps of a run, whatever state they are in. */
+/* sheaf ls: lists the steps of a run, in whatever state they are. */
 #include "cli.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "sheaf-agent.h"
 #include "workload.h"
 
-/* Four columns wide at most. */
+/* At most four columns wide */
 static const char *mark_word(int32_t mark)
 {
 	return mark == SHEAF_MARK_UNREAD ? "?" : mark ? sheaf_mark_name(mark) : "-";
@@ -53,7 +53,7 @@ static void header(const struct cli_args *a)
 		       "SIZE", "MARK", "TRIES", "PATH");
 }
 
-/* A checkpoint outside a run is a list of one. */
+/* Prints a checkpoint outside a run as a list of one. */
 static int ls_path(const struct cli_args *a)
 {
 	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
@@ -83,12 +83,12 @@ static int ls_path(const struct cli_args *a)
 	return rc;
 }
 
-struct in_memory {              /* of the agent of this node, newest first */
+struct in_memory {              /* steps of this node's agent, newest first */
 	struct cli_list *list;
 	bool nomem;
 };
 
-/* What memory has and the disk has not, and that a job would be given. */
+/* Adds a step that is in memory but not on disk, if a job could load it. */
 static int remember(void *arg, const struct sheaf_memory *m)
 {
 	struct in_memory *im = arg;
@@ -136,13 +136,13 @@ static int add_memory(const struct cli_args *a, const char *dir, struct cli_list
 
 	if (im.nomem)
 		return cli_nomem(a);
-	/* One that was named is to be there; otherwise a run mostly has none. */
+	/* An agent that was named must exist; otherwise most runs have none. */
 	if (rc < 0 && (rc != SHEAF_ENOENT || socket))
 		return cli_error(a, rc, dir, err.msg, "steps in memory are not listed");
 	return 0;
 }
 
-/* All of it, one step of it (path NULL), or the entry at that path. */
+/* Lists a run: everything, one step (path NULL), or the entry at a path. */
 static int ls_run(const struct cli_args *a, const char *dir, bool one, int64_t only,
 		  const char *path)
 {
@@ -178,8 +178,9 @@ static int ls_run(const struct cli_args *a, const char *dir, bool one, int64_t o
 	return rc ? rc : unlisted;
 }
 
-/* Returns the number of the step whose folder has this name in the run, or -1 if no step's folder
- * would have it. The digits at its end are the number, because no prefix ends in a digit. */
+/* Returns the number of the step whose folder in the run has this name, or -1 if this is not the
+ * name of a step's folder. The digits at the end of the name are the number, because no prefix ends
+ * in a digit. */
 static int64_t number_in_run(const char *run, const char *name)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
@@ -200,7 +201,8 @@ static int64_t number_in_run(const char *run, const char *name)
 	return step;
 }
 
-/* A step's directory inside its run is that step of the run: same size, same mark, same path. */
+/* Lists a directory. A step's directory in a run is listed as a step of the run: with the same
+ * size, mark and path. */
 static int ls_dir(const struct cli_args *a, const struct cli_place *place)
 {
 	char *real = realpath(place->path, NULL), *name = real ? strrchr(real, '/') : NULL;
@@ -228,7 +230,7 @@ static int run(const struct cli_args *a)
 
 	if (!rc && place.kind == CLI_RUN && place.bare) {
 		cli_place_release(&place);
-		rc = cli_place_run(&place, a, a->pos[0]); /* says so */
+		rc = cli_place_run(&place, a, a->pos[0]); /* prints the error */
 	}
 	if (rc)
 		return rc;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf: look at checkpoints, prove them, compare them, keep them tidy. */
+/* sheaf: inspects, verifies, compares and manages checkpoints. */
 #include "cli.h"
 
 #include <errno.h>
@@ -43,7 +43,7 @@ static bool is_version(const char *arg)
 	return strcmp(arg, "--version") == 0 || strcmp(arg, "-V") == 0;
 }
 
-/* help, --help or -h, and perhaps a verb behind it. */
+/* Handles help, --help and -h, with or without the name of a verb. */
 static int help(const struct cli_args *none, int argc, char **argv)
 {
 	const struct cli_verb *verb;
@@ -98,7 +98,7 @@ int main(int argc, char **argv)
 {
 	int status = command(argc, argv);
 
-	/* An answer that did not arrive is no answer. */
+	/* If the output could not be written, the verb failed. */
 	if (fflush(stdout) != 0 || ferror(stdout)) {
 		fprintf(stderr, "sheaf: stdout: %s\n", strerror(errno));
 		return 2;

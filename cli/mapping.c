@@ -9,10 +9,9 @@
 
 #define SETS_MAX 32
 
-/* Returns the path of a map that comes with the command. Maps are in share/sheaf/maps beside the
- * folder of the command, wherever it was installed, or in maps in a build folder. The environment
- * variable SHEAF_MAPS names another directory. Owned by the caller; NULL: there is none, or no
- * memory. */
+/* Returns the path of a map that is installed with the command: in share/sheaf/maps beside the
+ * folder of the command, or in maps in a build folder. The environment variable SHEAF_MAPS names
+ * another directory. The caller owns the result. NULL: not found, or no memory. */
 static char *map_of_name(const char *name)
 {
 	static const char *const folders[] = { "share/sheaf/maps", "maps" };
@@ -23,7 +22,7 @@ static char *map_of_name(const char *name)
 	if (dir && dir[0])
 		return asprintf(&path, "%s/%s.map", dir, name) < 0 ? NULL : path;
 	exe[n > 0 ? n : 0] = '\0';
-	for (int i = 0; end && i < 2; i++) {            /* the command, and its folder */
+	for (int i = 0; end && i < 2; i++) {            /* the command, then its folder */
 		end = strrchr(exe, '/');
 		if (end)
 			*end = '\0';
@@ -38,8 +37,8 @@ static char *map_of_name(const char *name)
 	return NULL;
 }
 
-/* Returns the path of a map: a file as it is, another name as that of a map that comes with the
- * command. Owned by the caller; NULL as above. */
+/* Returns the path of a map: of a file, its own path; for another name, the path of the installed
+ * map. The caller owns the result. NULL: as above. */
 static char *map_path(const char *name)
 {
 	struct stat st;
@@ -48,7 +47,7 @@ static char *map_path(const char *name)
 		strdup(name) : map_of_name(name);
 }
 
-/* Splits --set at its commas, in place. */
+/* Splits the value of --set at its commas, in place. */
 static int split(const struct cli_args *a, char *text, const char *sets[SETS_MAX + 1])
 {
 	size_t n = 0;
@@ -62,7 +61,7 @@ static int split(const struct cli_args *a, char *text, const char *sets[SETS_MAX
 	return 0;
 }
 
-/* Says how many items a map leaves out as padding. */
+/* Says how many items a map leaves out because they are padding. */
 static void say_padding(const char *src, struct sheaf_checkpoint *mapped)
 {
 	const char *items = sheaf_checkpoint_note(mapped, "map.padding_left_out");
@@ -100,9 +99,9 @@ json_t *cli_config_of(const struct cli_step *s, const char *file)
 	return config;
 }
 
-/* Returns the name of the map that --format gguf needs, which follows from model_type in
- * config.json. NULL: another format was asked for, the tensors have the names of llama.cpp already,
- * or no map for the model comes with sheaf. */
+/* Returns the name of the map that --format gguf needs; it depends on model_type in config.json.
+ * NULL: another format was requested, the tensors already have llama.cpp's names, or no map for the
+ * model is installed. */
 static const char *map_for_gguf(const struct cli_step *s, const struct cli_args *a)
 {
 	static const struct { const char *type, *map; } maps[] = { { "llama", "llama-hf-gguf" },

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf mark: a step that is never pruned, or one that latest skips. */
+/* sheaf mark: marks a step so that it is never pruned, or so that "latest" skips it. */
 #include "cli.h"
 
 #include <string.h>

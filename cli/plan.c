@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf plan: who would write and read what, without running anything. The states are built as
- * sheaf-bench builds them, but without memory. */
+/* sheaf plan: reports what each rank and node would write and read, without running anything. The
+ * states are those of sheaf-bench, but without memory. */
 #include "cli.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ struct plan {
 	int32_t *node;                  /* owned */
 	int64_t ranks, nodes;
 	struct sheaf_plan_rank total, most;
-	struct sheaf_plan_rank *of_node;        /* owned; sums of its ranks */
+	struct sheaf_plan_rank *of_node;        /* owned; sums over the node's ranks */
 	double mb_per_s;                /* of a node; 0: not given */
 	bool header;
 };
@@ -63,7 +63,7 @@ static void count(struct plan *p, const struct sheaf_plan_rank *r)
 	p->of_node[r->node].receives += r->receives;
 }
 
-/* Returns the largest number of each kind that a node has. */
+/* Returns the largest value of each member over all nodes. */
 static struct sheaf_plan_rank most_of_nodes(const struct plan *p)
 {
 	struct sheaf_plan_rank most = { 0 };
@@ -80,13 +80,13 @@ static struct sheaf_plan_rank most_of_nodes(const struct plan *p)
 	return most;
 }
 
-/* Returns how long a node takes for so many bytes, in seconds. */
+/* Returns how many seconds a node takes for so many bytes. */
 static double seconds(const struct plan *p, uint64_t bytes)
 {
 	return (double)bytes / 1e6 / p->mb_per_s;
 }
 
-/* The last line of --json. Times are there only if a speed was given. */
+/* Prints the last line of --json. It has times only if a speed was given. */
 static void tell_json(const struct plan *p, const struct sheaf_plan_rank *most)
 {
 	json_t *o = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "way",
@@ -107,7 +107,7 @@ static void tell_json(const struct plan *p, const struct sheaf_plan_rank *most)
 	cli_line(o);
 }
 
-/* How it is written and why, and what that costs the nodes. */
+/* Prints how the checkpoint is written and why, and what that costs the nodes. */
 static void tell(const struct plan *p)
 {
 	struct sheaf_plan_rank most = most_of_nodes(p);
@@ -163,7 +163,7 @@ static void item(void *arg, const struct sheaf_plan_rank *r)
 	row(who, node, r);
 }
 
-/* A description in JSON, or the tensors of a checkpoint that is there. */
+/* Reads a description in JSON, or the tensors of an existing checkpoint. */
 static int read_source(struct plan *p)
 {
 	const char *path = p->a->pos[0], *dot = strrchr(path, '.');

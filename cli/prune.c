@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf prune: which steps the keep rules let go; with --apply they go. */
+/* sheaf prune: lists the steps that the retention rules do not keep, and with --apply removes
+ * them. */
 #include "cli.h"
 #include "sheaf-admin.h"
 #include "sheaf-opts.h"
@@ -11,12 +12,12 @@
 
 struct pruning {
 	const struct cli_args *a;
-	struct cli_list list;           /* what is in the run; empty if it could not be read */
-	int64_t removed;                /* steps that go */
-	uint64_t bytes;                 /* of these */
+	struct cli_list list;           /* the entries of the run; empty if it could not be read */
+	int64_t removed;                /* number of steps to remove */
+	uint64_t bytes;                 /* their total size */
 };
 
-/* Returns the bytes of a step in the run, or -1 if they are not known. */
+/* Returns the size of a step of the run, or -1 if unknown. */
 static int64_t bytes_of(const struct pruning *p, int64_t step)
 {
 	for (size_t i = 0; i < p->list.n; i++) {
@@ -51,7 +52,7 @@ static void item(void *arg, int64_t step, int32_t action, const char *why)
 	putchar('\n');
 }
 
-/* What the library warns of goes where errors go. */
+/* Warnings of the library go to stderr. */
 static void log_line(void *arg, int level, const char *line)
 {
 	(void)arg;
@@ -62,7 +63,7 @@ static void log_line(void *arg, int level, const char *line)
 	fputc('\n', stderr);
 }
 
-/* K:NOTE:min|max, note being room for its NOTE. The library says what is no key. */
+/* Parses K:NOTE:min|max; note receives NOTE. The library checks the key. */
 static int best(const struct cli_args *a, struct sheaf_retention *keep, char note[80])
 {
 	const char *text = cli_value(a, "best"), *from, *to;
@@ -114,7 +115,7 @@ static int run(const struct cli_args *a)
 		rc = cli_place_run(&place, a, a->pos[0]);
 	if (rc)
 		goto out;
-	/* Listing changes nothing, and needs no lock. */
+	/* Listing changes nothing, so it needs no lock. */
 	opts.flags = apply ? 0 : SHEAF_RUN_READONLY;
 	keep.keep_last = (int32_t)keep_last;
 	keep.keep_every = (int32_t)keep_every;

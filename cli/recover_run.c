@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf recover: what dead jobs left in a run; settled with --apply, published with --salvage. */
+/* sheaf recover: lists what dead jobs left in a run. --apply finishes or removes it, --salvage
+ * publishes it. */
 #include "cli.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf repair-index: the index of a directory, rebuilt from the headers of its files. */
+/* sheaf repair-index: writes the index of a directory anew from the headers of its files. */
 #include "cli.h"
 
 #include <unistd.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf rewind: later steps are set aside, so that training goes on from an older one. */
+/* sheaf rewind: sets later steps aside, so that training resumes from an older one. */
 #include "cli.h"
 #include "sheaf-admin.h"
 
 #include <string.h>
 #include <unistd.h>
 
-/* For a person who watches: what went out of sight. */
+/* Prints which steps were set aside, for a person at a terminal. */
 static void tell(struct sheaf_run *r, const struct cli_list *before)
 {
 	struct cli_list after;

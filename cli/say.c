@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saying things: errors, text of unknown origin, JSON lines. */
+/* Output: errors, text of unknown origin, JSON lines */
 #include "cli.h"
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@ json_t *cli_str(const char *text)
 	v = json_string(text);
 	if (v)
 		return v;
-	/* No UTF-8: each such byte becomes U+FFFD. */
+	/* This is not UTF-8: each invalid byte becomes U+FFFD. */
 	copy = to = malloc(3 * strlen(text) + 1);
 	if (!copy)
 		return json_null();
@@ -50,7 +50,7 @@ json_t *cli_num(int64_t v)
 	return v == -1 ? json_null() : json_integer(v);
 }
 
-/* What jansson takes for a letter and a terminal does not. */
+/* Escapes characters that jansson prints as they are and a terminal may interpret. */
 static int put_ascii(const char *text, size_t n, void *f)
 {
 	for (size_t i = 0; i < n; i++)
@@ -132,10 +132,10 @@ int cli_exit_code(int code)
 	}
 }
 
-#define WHERE_MAX 120 /* as the library shows of a path */
+#define WHERE_MAX 120 /* the library shows as much of a path */
 #define WHERE_HALF ((WHERE_MAX - 3) / 2)
 
-/* Prints a place. One that is longer than WHERE_MAX bytes loses its middle. */
+/* Prints a place. One of more than WHERE_MAX bytes is shortened in the middle. */
 static void put_where(const char *where)
 {
 	char part[WHERE_HALF + 1];
@@ -156,7 +156,8 @@ static void put_where(const char *where)
 	cli_put(stderr, where + from);
 }
 
-/* Whether the message begins with the place; of a place without its middle, with its beginning. */
+/* Returns whether the message begins with the place; if the place is shortened there, whether it
+ * begins with the first half. */
 static int begins_with(const char *why, const char *where)
 {
 	size_t n = strlen(where), half = WHERE_HALF;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf aside: steps that were set aside. --restore brings one back, --delete deletes it. */
+/* sheaf aside: lists steps that were set aside. --restore restores one, --delete deletes it. */
 #include "cli.h"
 
 #include <stdlib.h>
@@ -12,12 +12,12 @@
 
 struct aside {
 	const struct cli_args *a;
-	const char *run;                /* its path */
-	struct sheaf_opts opts;         /* for what changes the run */
-	struct cli_list list;           /* of what is set aside alone */
+	const char *run;                /* path of the run */
+	struct sheaf_opts opts;         /* for calls that change the run */
+	struct cli_list list;           /* only what is set aside */
 };
 
-/* Lists what is set aside. 0, or an exit status with the line out. */
+/* Lists what is set aside. Returns 0, or an exit status after printing the error. */
 static int read_list(struct aside *s)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
@@ -72,7 +72,7 @@ static void list(const struct aside *s)
 		puts("nothing is set aside");
 }
 
-/* Is it meant by 40, or by 40- and the first digits behind that in its name? */
+/* Returns whether `name`, 40 or 40- and the first digits after it, means this item. */
 static bool is_named(const struct cli_item *it, const char *name)
 {
 	const char *full = it->path + strlen(FOLDER);
@@ -82,7 +82,7 @@ static bool is_named(const struct cli_item *it, const char *name)
 	       (strchr(name, '-') || full[n] == '-');
 }
 
-/* The one item that is meant. 0, or an exit status with the line out. */
+/* Finds the one item that `name` means. Returns 0, or an exit status after printing the error. */
 static int find(const struct aside *s, const char *option, const char *name,
                 const struct cli_item **out)
 {
@@ -113,7 +113,7 @@ static int find(const struct aside *s, const char *option, const char *name,
 	return cli_usage(s->a, s->run, why, hint);
 }
 
-/* Says what was done with the item, to programs and to a person who watches. */
+/* Reports what was done with the item, as JSON or for a person at a terminal. */
 static void done(const struct aside *s, const struct cli_item *it, bool back)
 {
 	if (s->a->json)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf show: what one step holds. */
+/* sheaf show: prints what is in a step. */
 #include "cli.h"
 
 #include <fnmatch.h>
@@ -9,7 +9,8 @@
 #include "sheaf-inspect.h"
 #include "workload.h"
 
-/* Words after PATH are patterns of names; none: all. */
+/* Returns whether a tensor is in the family that was asked for, and its name matches a pattern
+ * after PATH. Without patterns, every name does. */
 static bool wanted(const struct cli_args *a, const struct sheaf_tensor *t, bool *hit)
 {
 	const char *family = cli_value(a, "family");
@@ -59,7 +60,7 @@ static void tensor_line(const struct sheaf_tensor *t)
 	putchar('\n');
 }
 
-/* --- the head ----------------------------------------------------------------------------- */
+/* --- the header --------------------------------------------------------------------------- */
 
 static json_t *notes_json(struct sheaf_checkpoint *step)
 {
@@ -93,7 +94,7 @@ struct families {
 	size_t n;
 };
 
-/* Tensors come by family, so a new name is a new family. */
+/* Tensors are sorted by family, so a name other than the last is a new family. */
 static void families_count(struct families *fs, struct sheaf_checkpoint *step)
 {
 	struct sheaf_tensor t = { .size = sizeof(t) };
@@ -142,7 +143,7 @@ static void head_json(struct sheaf_checkpoint *step, const struct sheaf_checkpoi
 	json_object_set_new(head, "evidence", cli_str(info->evidence));
 	json_object_set_new(head, "attached", attached_json(step));
 	json_object_set_new(head, "averages", averages_json(step));
-	cli_open(head); /* the tensors follow one by one, however many they are */
+	cli_open(head); /* the tensors follow one by one, because they may be many */
 }
 
 static void head_line(const char *key, const char *value)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf show --hf: what a Hugging Face loader would miss, before somebody tries on a cluster. */
+/* sheaf show --hf: reports what a Hugging Face loader would miss, before someone tries on a
+ * cluster. */
 #include "cli.h"
 
 #include <stdlib.h>
@@ -7,7 +8,7 @@
 #include "sheaf-inspect.h"
 #include "workload.h"
 
-#define CONFIG_MAX (1u << 20)           /* as values it takes some twenty times its text */
+#define CONFIG_MAX (1u << 20)           /* parsed, it takes some twenty times as much memory */
 
 struct hf {
 	const struct cli_args *a;
@@ -17,7 +18,8 @@ struct hf {
 	uint64_t missing, notes;
 };
 
-/* must: a loader fails. Else it does without, but people notice. */
+/* Reports something missing. must: loaders fail without it. Otherwise they work, but with a visible
+ * effect. */
 static void say(struct hf *h, bool must, const char *what, const char *name, const char *why)
 {
 	if (must)
@@ -51,8 +53,8 @@ static bool attached(const struct hf *h, const char *want)
 	return false;
 }
 
-/* If a class is a known one with a suffix, such as Qwen2ForCausalLMPipe of Paddle, returns the
- * known one. Returns NULL if it is not. */
+/* Returns the known class that is `arch` without a suffix, as Qwen2ForCausalLM for Paddle's
+ * Qwen2ForCausalLMPipe, or NULL. */
 static const char *longer_name(const char *arch)
 {
 	static const char *const known[] = { "Qwen2ForCausalLM", "Qwen2MoeForCausalLM",
@@ -96,7 +98,7 @@ static void check_config(struct hf *h)
 		say(h, true, "config", "config.json", "it has no \"model_type\"");
 }
 
-/* Returns whether there is an index that names other files, and not model.safetensors. */
+/* Returns whether there is an index that names other files, but not model.safetensors. */
 static bool index_is_of_others(const struct hf *h)
 {
 	json_t *index, *file;
@@ -169,7 +171,8 @@ static int64_t get(const struct hf *h, const char *key, int64_t none)
 	return json_is_integer(v) && json_integer_value(v) >= 0 ? json_integer_value(v) : none;
 }
 
-/* The shapes that a Qwen2, Qwen2-MoE or Llama config asks for; false: another architecture. */
+/* Sets the shapes that a Qwen2, Qwen2-MoE or Llama config requires. Returns false for other
+ * architectures. */
 static bool shape_of(const struct hf *h, const char *arch, struct wl_shape *s)
 {
 	bool moe = strcmp(arch, "Qwen2MoeForCausalLM") == 0;
@@ -209,7 +212,8 @@ static bool is_plausible(const struct wl_shape *s)
 	       s->layers < 4096 && s->experts < 4096;
 }
 
-/* Layers that are dense by list or by stride in a mixture are not looked at. */
+/* Returns whether some layers are dense, by a list or a stride, in a mixture of experts: these are
+ * not checked. */
 static bool is_mixed(const struct hf *h)
 {
 	return get(h, "decoder_sparse_step", 1) != 1 ||

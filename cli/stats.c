@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf stats: where the saves of a run blocked the training, from the lines that a job wrote of
- * them (.sheaf/metrics.jsonl). Lines are anybody's: of each only what has the right type and
- * range is taken, and what is no line of metrics is counted. */
+/* sheaf stats: reports how long saves blocked the training, from the lines that a job wrote about
+ * them (.sheaf/metrics.jsonl). Anybody may have written these lines: values of a wrong type or
+ * range are not used, and lines that are not metrics are counted. */
 #include "cli.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include "workload.h"
 
-#define FILE_MAX (2 << 20)      /* of a file, from its end: twice what a writer lets it become */
+#define FILE_MAX (2 << 20)      /* bytes read at a file's end; a writer keeps to half as many */
 #define MS_MAX 1e15
 
 enum {
@@ -27,7 +27,7 @@ enum { COMMITTED, DROPPED, FAILED, WHATS };
 static const char *const whats[WHATS] = {
 	[COMMITTED] = "committed", [DROPPED] = "dropped", [FAILED] = "failed"
 };
-struct row {                    /* of one save */
+struct row {                    /* one save */
 	int what;
 	bool lazy, disk;
 	char session[33], at[21];
@@ -35,9 +35,9 @@ struct row {                    /* of one save */
 	double ms[TIMES];
 };
 struct rows {
-	struct row *a;                  /* owned; the newest last */
+	struct row *a;                  /* owned; newest last */
 	size_t n, cap, bad;
-	bool any;                       /* is there a file? */
+	bool any;                       /* there is a file */
 };
 
 /* ---- reading ---- */
@@ -58,7 +58,7 @@ static bool take_count(const json_t *o, const char *name, int64_t *n)
 	return json_is_integer(v) && *n >= 0;
 }
 
-/* Of letters that are harmless anywhere; else none. */
+/* Copies a member if it has only these letters; otherwise none of it. */
 static void take_word(const json_t *o, const char *name, const char *letters, char *out, size_t n)
 {
 	const char *s = json_string_value(json_object_get(o, name));
@@ -126,7 +126,7 @@ static bool take_line(struct rows *rows, const char *line, size_t n)
 	return !good || row_add(rows, &r);
 }
 
-/* 0 or a negative errno; a file that is not there is empty. */
+/* Reads a file; a missing one counts as empty. Returns 0 or a negative errno. */
 static int take_file(struct rows *rows, int dir, const char *name)
 {
 	int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), rc = 0;
@@ -188,9 +188,9 @@ static int take_all(const struct cli_args *a, const char *path, struct rows *row
 
 struct sums {
 	size_t saves, of[WHATS];
-	int64_t bytes;                  /* of the committed */
-	double sum[TIMES];              /* of all */
-	double median[TIMES], p99[TIMES], most[TIMES]; /* of the committed */
+	int64_t bytes;                  /* of committed saves */
+	double sum[TIMES];              /* of all saves */
+	double median[TIMES], p99[TIMES], most[TIMES]; /* of committed saves */
 };
 
 static int by_size(const void *a, const void *b)
@@ -200,7 +200,7 @@ static int by_size(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* By nearest rank. False: no memory. */
+/* Percentiles are by nearest rank. Returns false if there is no memory. */
 static bool sum_up(struct sums *s, const struct row *r, size_t n)
 {
 	double *x = malloc((n ? n : 1) * sizeof(*x));
@@ -232,9 +232,9 @@ static bool sum_up(struct sums *s, const struct row *r, size_t n)
 	return true;
 }
 
-/* ---- saying it ---- */
+/* ---- output ---- */
 
-/* Bytes and milliseconds. */
+/* Converts bytes and milliseconds to GB/s. */
 static double gb_s(int64_t bytes, double ms)
 {
 	return ms > 0 ? (double)bytes / 1e6 / ms : 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf verify: every byte against its checksum, every tensor against its digest. */
+/* sheaf verify: checks every byte against its checksum, and every tensor against its digest. */
 #include "cli.h"
 
 #include <string.h>
@@ -10,11 +10,11 @@
 
 struct verify {
 	const struct cli_args *a;
-	const char *where;              /* the step, in sentences */
-	int64_t step;                   /* -1: foreign */
+	const char *where;              /* the step, for messages */
+	int64_t step;                   /* -1: a foreign checkpoint */
 	uint64_t findings, files, tensors, bytes;
-	uint64_t steps, unproved;       /* unproved: sound, but without sums */
-	int failed;                     /* a step that could not be looked at: its code */
+	uint64_t steps, unproved;       /* unproved: intact, but without checksums */
+	int failed;                     /* error code of a step that could not be checked */
 };
 
 static void found_json(const struct verify *v, const struct sheaf_finding *f)
@@ -27,7 +27,7 @@ static void found_json(const struct verify *v, const struct sheaf_finding *f)
 			   cli_str(f->name), "message", cli_str(f->msg)));
 }
 
-/* The message without the path of the file in front, which the line has already. */
+/* Returns the message without the path of the file at its beginning, which the line already has. */
 static const char *without_path(const struct sheaf_finding *f)
 {
 	const char *at = *f->file ? strstr(f->msg, f->file) : NULL;
@@ -36,7 +36,7 @@ static const char *without_path(const struct sheaf_finding *f)
 	if (!at || (at != f->msg && at[-1] != '/') || strncmp(at + n, ": ", 2) != 0)
 		return f->msg;
 	for (const char *p = f->msg; p < at; p++)
-		if (p[0] == ':' && p[1] == ' ') /* the file is named by the message itself */
+		if (p[0] == ':' && p[1] == ' ') /* a file is named in the message itself */
 			return f->msg;
 	return at + n + 2;
 }
@@ -111,13 +111,13 @@ static void verify_open(struct verify *v, struct sheaf_checkpoint *step)
 	if (rc == SHEAF_EFORMAT && v->findings == before)
 		v->unproved++;
 	else if (rc == SHEAF_ECORRUPT && v->findings == before)
-		/* A refusal is a finding, whether it was reported or not. */
+		/* Counts a failed open as a finding. */
 		hear_own(v, SHEAF_FINDING_MANIFEST, "", err.msg);
 	else if (rc < 0 && rc != SHEAF_ECORRUPT && rc != SHEAF_EFORMAT)
 		cannot_tell(v, rc, err.msg);
 }
 
-/* Which files an index names wrongly, where that is why a foreign directory does not open. */
+/* Reports what an index names wrongly, if that is why a foreign directory cannot be opened. */
 static bool index_found(struct verify *v, const char *path)
 {
 	static const char name[] = "model.safetensors.index.json";
@@ -147,7 +147,7 @@ static bool index_found(struct verify *v, const char *path)
 	return v->findings > before;
 }
 
-/* A step that does not open is damaged, when it is there at all. */
+/* Reports a step that could not be opened: as damaged, if it exists. */
 static void not_open(struct verify *v, int code, const char *msg, const char *path)
 {
 	bool manifest = cli_has(path, "sheaf.json");
@@ -162,7 +162,8 @@ static void not_open(struct verify *v, int code, const char *msg, const char *pa
 	}
 }
 
-/* One directory or file. run NULL: by its path; else as step n of that run. */
+/* Verifies one directory or file. run NULL: it is opened by path; otherwise as step n of that
+ * run. */
 static void verify_one(struct verify *v, struct sheaf_run *run, int64_t n, const char *path)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
@@ -174,7 +175,7 @@ static void verify_one(struct verify *v, struct sheaf_run *run, int64_t n, const
 	v->step = n;
 	v->where = path;
 	v->steps++;
-	/* Sums without a manifest: this was a step, and its commit record is gone. */
+	/* Checksums without a manifest: this was a step, and its manifest is gone. */
 	if (cli_has(path, "sheaf.sums") && cli_lacks(path, "sheaf.json"))
 		hear_own(v, SHEAF_FINDING_MISSING, "sheaf.json",
 		         "the manifest is gone, the sums are there");
@@ -182,7 +183,7 @@ static void verify_one(struct verify *v, struct sheaf_run *run, int64_t n, const
 		rc = sheaf_checkpoint_open(&step, run, n, &err);
 	else
 		rc = sheaf_checkpoint_open_path(&step, path, NULL, &opts, &err);
-	/* Not as step n; by its path it may open, and say more. */
+	/* It cannot be opened as step n. By path it may open, and show more. */
 	if (rc < 0 && run && sheaf_checkpoint_open_path(&step, path, NULL, &opts, &by_path) == 0)
 		verify_open(v, step);
 	else if (rc == 0)
@@ -254,7 +255,7 @@ static int answer(const struct verify *v)
 	return v->findings ? 1 : v->failed || v->unproved ? 2 : 0;
 }
 
-/* Verifies one argument. Not 0: it could not be looked at, and the error has been printed. */
+/* Verifies one argument. Returns non-zero if it could not be checked, after printing the error. */
 static int verify_arg(struct verify *v, const char *arg)
 {
 	struct cli_place place;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which step a PATH means. */
+/* Finds the step that a PATH means. */
 #include "cli.h"
 
 #include <dirent.h>
@@ -27,7 +27,7 @@ static bool is_number(const char *s)
 	return *s && strspn(s, "0123456789") == strlen(s);
 }
 
-/* Whether a file may be that of a rank of torch_checkpointing: <item>_<rank>.pt. */
+/* Returns whether a file has a name as torch_checkpointing gives a rank: <item>_<rank>.pt. */
 static bool is_rank_file(const char *name)
 {
 	size_t n = strlen(name), at = n > 3 ? n - 3 : 0;
@@ -39,9 +39,9 @@ static bool is_rank_file(const char *name)
 	return at > 1 && at < n - 3 && name[at - 1] == '_';
 }
 
-/* Whether a directory with this entry is a checkpoint: one of this library, of Hugging Face, of
- * torch, of Paddle, whose flex checkpoints are folders of folders, of DeepSpeed or Megatron, which
- * name the folder of the newest save in a file, or of Orbax and Zarr. */
+/* Returns whether a directory with this entry is a checkpoint: of this library, of Hugging Face, of
+ * torch, of Paddle (flex checkpoints are folders of folders), of DeepSpeed or Megatron (a file
+ * names the folder of the newest save), or of Orbax and Zarr. */
 static bool is_weights(const char *name)
 {
 	static const char *const names[] = { "sheaf.json", "sheaf.sums", ".metadata",
@@ -67,8 +67,8 @@ static bool is_weights(const char *name)
 	return is_rank_file(name);
 }
 
-/* Whether an entry of a directory is a save of a run of Orbax, or an array of Zarr: these have no
- * file beside them that would say so. */
+/* Returns whether an entry of a directory is a save of an Orbax run or an array of Zarr: neither
+ * has a file beside it that shows this. */
 static bool is_orbax_folder(int dir, const char *name)
 {
 	static const char *const files[] = { "_CHECKPOINT_METADATA", ".zarray", "zarr.json" };
@@ -82,8 +82,8 @@ static bool is_orbax_folder(int dir, const char *name)
 	return false;
 }
 
-/* A run holds .sheaf or checkpoint-N; a checkpoint holds a manifest, an index or weights. A
- * directory that holds neither is a run without steps. */
+/* Finds out what a directory is. A run has .sheaf or checkpoint-N. A checkpoint has a manifest, an
+ * index or weights. A directory that has none of these is a run without steps. */
 static int kind_of_dir(const char *path, enum cli_kind *kind, bool *bare)
 {
 	bool run = false, weights = false, steps = false, snapshots = false, blobs = false;
@@ -100,16 +100,16 @@ static int kind_of_dir(const char *path, enum cli_kind *kind, bool *bare)
 		snapshots |= strcmp(e->d_name, "snapshots") == 0;
 		blobs |= strcmp(e->d_name, "blobs") == 0 || strcmp(e->d_name, "refs") == 0;
 	}
-	weights |= snapshots && blobs;  /* a repository in the cache of the Hugging Face hub */
+	weights |= snapshots && blobs;  /* a repository in the Hugging Face cache */
 	rc = -errno;
 	closedir(d);
-	/* Trainers that know nothing of runs put checkpoints beside the final weights. */
+	/* Trainers that do not know runs put checkpoints beside the final weights. */
 	*bare = !run && !steps;
 	*kind = run || (steps && !weights) || !weights ? CLI_RUN : CLI_DIR;
 	return rc;
 }
 
-/* RUN@N and RUN@latest; a path that exists as it stands is that path. */
+/* Splits RUN@N or RUN@latest. A path that exists with its @ is that path. */
 static int split(struct cli_place *p, const struct cli_args *a, const char *text)
 {
 	size_t n;
@@ -237,7 +237,8 @@ static int open_path(struct cli_step *s, const char *path, bool unverified,
 	return sheaf_checkpoint_open_path(&s->step, path, NULL, &opts, err);
 }
 
-/* Reading past damage is for steps opened by path: find out which it is, then go there. */
+/* Only a step that is opened by path can be read despite damage: finds its number, then its
+ * path. */
 static int open_in_run(struct cli_step *s, bool unverified, struct sheaf_error *err)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };
@@ -365,7 +366,7 @@ void cli_list_release(struct cli_list *list)
 	*list = (struct cli_list){ 0 };
 }
 
-/* Has its manifest gone? Then the library passes it over as well. */
+/* Returns whether the manifest is gone. The library skips such a step, too. */
 static bool is_remains(const struct cli_item *it, const char *run)
 {
 	char path[4300];
@@ -374,7 +375,7 @@ static bool is_remains(const struct cli_item *it, const char *run)
 	       cli_lacks(path, "sheaf.json");
 }
 
-/* A damaged one too: it is to be looked at. */
+/* A damaged step counts, so that the user sees it. */
 int64_t cli_list_newest(const struct cli_list *list, const char *run)
 {
 	int64_t step = -1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tensor in bounded memory: its row-major items a window at a time. A window is a flat range of
- * the dense box, so it costs the same whatever the shape. */
+/* Reads a tensor in bounded memory, one window of its row-major items at a time. A window is a flat
+ * range of the dense box, so it costs the same whatever the shape. */
 #include "cli.h"
 #include "sheaf-inspect.h"
 
@@ -35,8 +35,8 @@ int64_t cli_box_window(const struct cli_box *b, int64_t from, int64_t bytes)
 	int64_t bits = sheaf_dtype_bits(b->t.dtype), items = bytes / bits * 8;
 	int64_t at, room;
 
-	/* A window that ends with a block makes the next one begin with one: no block is read and
-	 * checked twice, and at damage everything before the block has been given out. */
+	/* If a window ends with a block, the next one begins with a block: no block is read and
+	 * checked twice, and all data before a damaged block has been output. */
 	if (b->whole && bits >= 8 && b->t.offset != UINT64_MAX) {
 		at = (int64_t)((b->t.offset + cli_box_bytes(b, from)) % (uint64_t)BLOCK);
 		room = (bytes - at) / (bits / 8);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the verbs share that write a checkpoint anew: options, and the line that shows the
- * progress. */
+/* Options and the progress line of the verbs that write a checkpoint. */
 #include "cli.h"
 
 #include <string.h>
@@ -48,7 +47,7 @@ int cli_progress_show(void *arg, uint64_t done, uint64_t total)
 		return 0;
 	p->shown = now;
 	left = spent * (double)(total - done) / (double)done;
-	/* Each byte counts twice, because it is read back. */
+	/* Each byte counts twice, because it is read back to be verified. */
 	fprintf(stderr, "\r%3.0f %%  %s of %s  %.0f s left\033[K", 100.0 * (double)done /
 	        (double)total, wl_size(a, done / 2), wl_size(b, total / 2), left);
 	fflush(stderr);
@@ -81,7 +80,7 @@ int cli_writing_options(const struct cli_args *a, int32_t *dtype, uint64_t *file
 		return cli_usage(a, "--dtype", "no such type", "F64, F32, F16, BF16, F8_E4M3, "
 		                 "F8_E5M2");
 	*file_bytes_max = (uint64_t)bytes;
-	/* The other half is for the parts of tensors that a map puts into another order. */
+	/* The other half is for tensors that a map reorders. */
 	*memory_bytes = (uint64_t)mem;
 	if (cli_value(a, "map"))
 		*memory_bytes = mem ? (uint64_t)(mem + 1) / 2 : UINT64_C(128) << 20;
