@@ -51,7 +51,7 @@ def tell_model(path):
 
 
 def moment(path, seed, attempt):
-    """When to kill: some time within the first save's; earlier at each further try."""
+    """Prints when to kill: a random time within the first save, earlier with each attempt."""
     most = event(path, "saved")["seconds"] * 0.8 ** int(attempt)
     print("%.3f" % random.Random("%s/%s" % (seed, attempt)).uniform(most / 8, most))
 
@@ -102,7 +102,7 @@ def compare(original, step):
 
 
 def last_step(seed, steps):
-    """After which step a training is killed: one in the middle third."""
+    """Prints the step after which the job is killed: one in the middle third."""
     print(random.Random("%s/training" % seed).randint(int(steps) // 3, int(steps) * 2 // 3))
 
 
