@@ -48,8 +48,7 @@ bool is_back(const struct model *m, const struct job_model *j, int parent, bool 
 /* There is none to be given: ENOENT only where there is none at all. What memory has that follows
  * nothing on disk counts, but the model does not know all that agents still have. */
 uint32_t codes_of_nothing(const struct model *m, int run, int64_t step);
-/* Is the number free, as the disk goes, for a save that follows `parent`? What a commit, or a load
- * before it, finds of that. */
+/* Codes that a commit, or a load before it, may return because the number is taken on disk. */
 uint32_t codes_of_number(const struct model *m, const struct job_model *j, int parent,
 			 int64_t step);
 bool broken(char why[400], const char *fmt, ...) __attribute__((format(printf, 2, 3)));

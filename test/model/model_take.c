@@ -525,8 +525,8 @@ static void take_agent_kill(struct model *m, int node)
 			m->jobs[j].shaken = true;
 }
 
-/* A step that the agent of this node has is on disk. Is there one? Of another one of that number,
- * which the memory of another node has, it knows nothing. */
+/* Records that a step in the memory of these nodes is on disk now. Returns whether there is one. A
+ * step of the same number in another node's memory does not count. */
 static bool take_written(struct model *m, struct run_model *run, int nodes, int64_t step)
 {
 	const struct memory *x = NULL;

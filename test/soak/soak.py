@@ -188,7 +188,7 @@ class Soak:
             got = self.own_save()
             hit = fault.detach().count("(INJECTED)")
         self.g.count("calls refused", hit)
-        # strace lets a refused close not happen; the kernel always frees the descriptor.
+        # strace suppresses a refused close, but the kernel would have freed the descriptor.
         self.unclosed += hit * (call == "close")
         return self.own_goes_on(got)
 

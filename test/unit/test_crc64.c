@@ -339,7 +339,7 @@ TEST(all_paths_sum_and_copy_alike_at_each_offset_and_short_length)
 	free(to);
 }
 
-/* Around what the paths do by turns: rows of constants, rounds, edges of lines, pages. */
+/* Lengths around each boundary in the code paths: constant rows, rounds, lines, pages. */
 TEST(all_paths_sum_and_copy_alike_at_long_lengths)
 {
 	static const size_t about[] = { 512, 1024, 1040, 1280, 2048, 2112, 2304, 4096, 10000,

@@ -333,7 +333,7 @@ static void go(bool behind, bool submits)
 	CHECK_INT(w.bad, 0);
 	CHECK_INT(w.peers, 1);
 	CHECK_INT(w.disk_bytes, 0);
-	CHECK(w.loaded >= (behind ? 1 : STEPS)); /* the last one goes only if none is on its way */
+	CHECK(w.loaded >= (behind ? 1 : STEPS)); /* the last goes if no other is in flight */
 	CHECK_RC(sheaf_agent_stop(w.dir, NULL, &err), 0, &err);
 	CHECK_INT(waitpid(w.agent, &status, 0), w.agent);
 	pthread_barrier_destroy(&w.front.all);

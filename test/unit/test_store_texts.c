@@ -248,7 +248,7 @@ TEST(a_step_is_spent_when_it_was_tried_so_often_by_others)
 		CHECK(shf_tries_spent(s, 7, ID) == (max == 1 || max == 2));
 		CHECK(!shf_tries_spent(s, 7, OTHER));
 		CHECK(!shf_tries_spent(s, 8, ID));
-		/* To a reader the newest try is that of who holds the lock. */
+		/* A reader sees the newest attempt as the lock holder's. */
 		w.store[1].attempts_max = max;
 		CHECK(shf_tries_spent(&w.store[1], 7, ID) == (max == 1));
 	}

@@ -27,7 +27,8 @@ static uint64_t tail_crc(const struct built *b)
 			      b->head.bytes - b->head.pages_off);
 }
 
-/* Page sums and the manifest's sum anew, after a change that should be seen by meaning alone. */
+/* Recomputes the checksums of the pages and of the manifest, so that only the content check can see
+ * the change. */
 static void seal(struct built *b)
 {
 	shf_put64(b->bytes + 120, shf_crc64(b->bytes, 120));

@@ -115,8 +115,8 @@ static int unite(void *arg, int rank, struct sheaf_group *group)
 	return x[2] == (UINT64_C(1) << 63 | (t.ranks > 1 ? 4 : 0)) ? 0 : __LINE__;
 }
 
-/* Alone, with others, and with each operation of the last of them failing. ops_n: by ranks, how
- * many there are. */
+/* Runs `what` on 1 to RANKS ranks, and with each group operation of the last rank failing in turn.
+ * ops_n[r]: operations with r ranks. */
 static void together(int (*what)(void *arg, int rank, struct sheaf_group *group), void *arg,
                      uint64_t ops_n[RANKS + 1])
 {

@@ -372,7 +372,7 @@ TEST(leaving_out_any_fsync_of_a_copy_is_found)
 
 /* ---- each call fails, or is the last ---- */
 
-/* As the disk is, and as the worst and the best power cut leave it. */
+/* Checks the disk as it is, and after the worst and the best power cut. */
 static const char *judge_now(const struct story *s, struct simdisk *disk, char why[300])
 {
 	size_t last = simdisk_cut_n(disk) - 1;

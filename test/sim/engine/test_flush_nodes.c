@@ -666,7 +666,7 @@ TEST(a_table_that_goes_meanwhile_has_not_come)
 	}
 }
 
-/* A stage of one who died over it cannot be taken away, and then it can. */
+/* The stage of a failed flush cannot be deleted; once it can, the flush publishes the step. */
 TEST(a_stage_that_stays_is_told_and_the_next_try_makes_it_anew)
 {
 	struct simdisk *d = left_at(4);

@@ -262,7 +262,7 @@ static int forgets(struct hand *h)
 	return 0;
 }
 
-/* One prune behind is not waited for by the next, and one that is waited for follows it. */
+/* A second background prune does not wait for the first; a foreground prune then follows it. */
 static int prunes_twice(struct hand *h)
 {
 	struct sheaf_run *run = h->run;

@@ -469,9 +469,9 @@ MUTANTS(a_save, 1, save_2, true,
         { "run", false }, { "stage", false })                                   /* C9 */
 /* A journal that comes back names the sessions it set aside, and finds none of them. */
 MUTANTS(a_rewind, 3, rewind_1, true,
-        { "tmp-", true }, { ".sheaf", true },   /* of their count, for what lies in memory */
+        { "tmp-", true }, { ".sheaf", true },   /* of the rewind count, for steps in memory */
         { "tmp-", false }, { ".sheaf", false },
-        { "aside", true }, { "run", true },     /* of the first of two: the last ones cover it */
+        { "aside", true }, { "run", true },     /* of the first of two renames; the last cover it */
         { "aside", false }, { "run", false }, { ".sheaf", true })
 /* Each of the two of / covers the other, the last one of the run what is in it, and what is lost
  * of .sheaf is made again: the run's identity is taken from a step. */

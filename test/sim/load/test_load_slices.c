@@ -421,7 +421,7 @@ TEST(what_is_misused_or_forgotten_is_named_and_the_load_goes_on)
 	simdisk_free(disk);
 }
 
-/* The handles may go first; and who frees without an end has loaded nothing. */
+/* Handles may be closed first; a load that is freed without its end loads nothing. */
 static int early_act(struct hand *h)
 {
 	struct sheaf_checkpoint *step = NULL;

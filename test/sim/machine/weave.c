@@ -46,7 +46,8 @@ static uint64_t weight(void)
 	return UINT64_C(1) << 3 * draw(4);
 }
 
-/* One that may run; where none may but by the end of its time, one of these. */
+/* Chooses a runnable thread. If there is none, and sometimes otherwise, it may be one whose wait
+ * times out. */
 static int choose(void)
 {
 	uint64_t at[MOST], all = 0, drawn;

@@ -438,7 +438,7 @@ TEST(a_copy_says_of_its_step_what_the_card_of_the_rank_says)
 	}
 }
 
-/* Each writes what it has itself; copies are nobody's to write. */
+/* Each agent writes its own parts; no agent writes replicas. */
 TEST(agents_write_their_own_and_no_copies)
 {
 	struct simdisk *d = re_world(7);

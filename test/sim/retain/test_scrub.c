@@ -71,7 +71,7 @@ static void put(struct made *m, const char *name, const void *bytes, uint64_t n)
 	CHECK_INT(simdisk_put(m->disk, path, bytes, (size_t)n), 0);
 }
 
-/* Files of those sizes, with these tensors; the table is not on the disk yet. */
+/* Makes files with m's sizes and tensors; the table is not on disk yet. */
 static void make(struct made *m)
 {
 	uint8_t *small = calloc(1, (size_t)m->small_bytes + 1);

@@ -210,7 +210,7 @@ TEST(a_slice_of_another_shape_or_type_is_refused_before_a_byte_is_touched)
 	simdisk_free(disk);
 }
 
-/* Items of half a byte lie in bytes: a slice begins, goes on and ends on one. */
+/* Items of half a byte: a slice begins and ends at whole bytes, and so does each of its rows. */
 TEST(half_bytes_are_taken_in_pairs)
 {
 	static uint8_t memory[64];

@@ -51,7 +51,7 @@ void world_kill(struct world *w);
 int world_write(struct world *w, int64_t step);
 int world_publish(struct world *w, int64_t step, int64_t parent);
 int world_save(struct world *w, int64_t step, int64_t parent);
-/* keep_last n, the newest verified; what goes is noted. */
+/* Prunes with keep_last n and the newest step verified; records what is removed. */
 int world_prune(struct world *w, int keep_last, int64_t verified, int grace_s);
 int world_rewind(struct world *w, int64_t step);
 int world_mark(struct world *w, int64_t step, char mark);

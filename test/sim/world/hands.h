@@ -117,9 +117,9 @@ struct hand_tensor {
 void hands_file(struct simdisk *disk, const char *path, const struct hand_tensor *t, int n,
                 int pad);
 
-/* For the tests' own files, which have included t.h. */
+/* For test files that include t.h. */
 #define SAVED(p) CHECK_RC(hands_save(&(p)), 0, &(p).err)
-/* Loaded, and every item is what it should be. */
+/* Loads, and checks every item. */
 #define LOADED_AT_ONCE(p)                                                                \
 	do {                                                                             \
 		CHECK_RC(hands_load(&(p)), 0, &(p).err);                                 \
@@ -127,7 +127,7 @@ void hands_file(struct simdisk *disk, const char *path, const struct hand_tensor
 			print_error("%s:%d: %s\n", __FILE__, __LINE__, (p).why);         \
 		CHECK_INT((p).wrong, 0);                                                 \
 	} while (0)
-/* The same slice by slice, and then at once: p has what came of that. */
+/* The same slice by slice, and then at once; p has the result of the latter. */
 #define LOADED(p)                                                                        \
 	do {                                                                             \
 		(p).takes = 2;                                                           \
@@ -135,7 +135,7 @@ void hands_file(struct simdisk *disk, const char *path, const struct hand_tensor
 		(p).takes = 0;                                                           \
 		LOADED_AT_ONCE(p);                                                       \
 	} while (0)
-/* Refused before a byte was touched, with this in the sentence, in both ways. */
+/* Refused before a byte was changed, with this text in the message, in both ways. */
 #define REFUSED(p, code, text)                                                           \
 	do {                                                                             \
 		(p).takes = 1;                                                           \
