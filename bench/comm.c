@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Agreement between ranks outside the library, each with a deadline. */
+/* Communication between ranks outside the library, each call with a deadline */
 #include "bench.h"
 
 #include <limits.h>
@@ -15,7 +15,7 @@ static int64_t now_ns(void)
 	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
-/* Tests with sleeps growing to 1 ms: MPI has no timed wait, and two cores may carry 8 ranks. */
+/* Tests with sleeps that grow to 1 ms: MPI has no timed wait, and two cores may run 8 ranks. */
 static int await(const struct bench_comm *c, MPI_Request *req, int started,
 		 struct sheaf_error *err)
 {
@@ -49,8 +49,8 @@ int bench_reduce(const struct bench_comm *c, uint64_t *x, int n, MPI_Op op, stru
 	return await(c, &req, started, err);
 }
 
-/* Busy, as MPI waits in a trainer: a sleep here would be part of every step. Others who want the
- * core get it. */
+/* Polls, as MPI does in a trainer: a sleep here would be part of every step. It yields to others
+ * that need the core. */
 int bench_sum(const struct bench_comm *c, float *x, size_t n, struct sheaf_error *err)
 {
 	int64_t end = now_ns() + (int64_t)c->timeout_ms * 1000000;
@@ -89,8 +89,8 @@ int bench_agree(const struct bench_comm *c, int code, struct sheaf_error *err)
 
 	memset(&told, 0, sizeof(told));
 	if (code == SHEAF_ELOST)
-		return code; /* nobody is left to agree with */
-	/* The worst code, and of those who have it the lowest rank. */
+		return code; /* the others may be gone */
+	/* The worst code wins; among ranks with the same code, the lowest rank. */
 	if (code)
 		key = (uint64_t)(code > 0 ? 1000 : -code) << 32 | (uint32_t)(c->ranks - c->rank);
 	worst = key;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the queue of lib/sys gets from a disk: one file written whole or read whole through it,
- * as a step's are. For comparison with other programs' best on the same disk. */
+/* Measures the I/O queue of lib/sys: one file is written or read completely through it, as the
+ * files of a step are. Its result is compared with the best of other programs on the same disk. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SIDE 512                        /* of the matrices */
-#define ROWS 16                         /* of a product, a unit */
+#define SIDE 512                        /* size of the matrices */
+#define ROWS 16                         /* rows of a product, which is one unit */
 
-/* Pieces that change together: of one parameter what Adam needs, or one that is by itself, because
- * the rest of its parameter lies with other ranks or it is none. */
+/* Pieces that change together: all that Adam needs for one parameter. A piece is alone if other
+ * ranks have the rest of its parameter, or it is not a parameter. */
 struct part {
-	int piece[4];                   /* master, moments, and the weight made of the master */
+	int piece[4];                   /* fp32 weights, moments, bf16 weights */
 	int n;
 	bool is_adam;
 };
@@ -21,23 +21,23 @@ struct drill {
 	const struct wl_held *held;     /* borrowed */
 	struct part *part;              /* owned; in order of the first piece */
 	size_t part_n;
-	float *grad;                    /* owned; of item i of a box: i mod grad_n */
+	float *grad;                    /* owned; item i of a box has gradient grad[i % grad_n] */
 	size_t grad_n;
-	float *matrix;                  /* owned: two of SIDE x SIDE, then ROWS x SIDE a thread */
+	float *matrix;                  /* owned: two of SIDE x SIDE, ROWS x SIDE for each thread */
 
 	pthread_t *thread;              /* owned, workers - 1 of them */
-	int workers, threads_n;         /* threads_n: that were started */
+	int workers, threads_n;         /* threads_n: threads that were started */
 	pthread_mutex_t lock;
 	pthread_cond_t go, done;
 	int64_t units;                  /* guarded by lock, as all below */
-	uint64_t turn;                  /* a new number: units are to be done */
+	uint64_t turn;                  /* changes when there are new units to do */
 	int next, busy;                 /* next: number of the next thread to start */
 	bool over;
 };
 
 /* --- products --------------------------------------------------------------------------------- */
 
-/* rows x SIDE of C = A * B, four rows of B at a time. */
+/* Computes ROWS x SIDE of C = A * B, four rows of B at a time. */
 static void product(const float *restrict a, const float *restrict b, float *restrict c)
 {
 	for (int i = 0; i < ROWS; i++) {
@@ -54,7 +54,7 @@ static void product(const float *restrict a, const float *restrict b, float *res
 	}
 }
 
-/* Every workers-th unit from number me on. */
+/* Computes every workers-th unit, beginning with number me. */
 static void products(struct drill *d, int me, int64_t units)
 {
 	float *c = d->matrix + 2 * SIDE * SIDE + (size_t)me * ROWS * SIDE;
@@ -110,8 +110,8 @@ void drill_compute(struct drill *d, int64_t units)
 
 /* --- gradients -------------------------------------------------------------------------------- */
 
-/* Multiples of 2^-16 below 1/2 in size: their sum over up to 256 ranks has no rounding, so that it
- * is the same on all of them. */
+/* Gradients are multiples of 2^-16 below 1/2 in size: sums over up to 256 ranks need no rounding,
+ * so they are the same on all ranks. */
 int drill_reduce(struct drill *d, const struct bench_comm *c, int64_t step,
 		 struct sheaf_error *err)
 {
@@ -132,7 +132,7 @@ int drill_reduce(struct drill *d, const struct bench_comm *c, int64_t step,
 /* --- Adam ------------------------------------------------------------------------------------- */
 
 struct adam {                           /* of one step */
-	float rate, first, second;      /* the moments' corrections */
+	float rate, first, second;      /* first, second: bias corrections of the moments */
 };
 
 static inline float adam_item(const struct adam *a, float w, float *m, float *v, float g)
@@ -149,7 +149,7 @@ static void adam_f32(const struct adam *a, float *restrict w, float *restrict m,
 		w[i] = adam_item(a, w[i], &m[i], &v[i], g[i]);
 }
 
-/* Finite values to nearest even. */
+/* Rounds finite values to nearest even. */
 static void weights_bf16(uint16_t *restrict out, const float *restrict w, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -184,7 +184,7 @@ static void adam_part(const struct drill *d, const struct part *p, const struct 
 	}
 }
 
-/* Whatever they mean, no byte stays what it was. */
+/* Changes every byte, whatever it means. */
 static void change_bytes(const struct wl_piece *p)
 {
 	unsigned char *at = (unsigned char *)wl_piece_at(p, p->from);
@@ -232,10 +232,10 @@ void drill_start(struct drill *d)
 struct search {
 	const struct wl_held *held;
 	const struct wl_model *model;
-	int *at;                        /* by tensor: its piece here; -1: none, or in a part */
+	int *at;                        /* by tensor: its piece; -1: none, or it is in a part */
 };
 
-/* The piece of family/name+kind that holds the same items as like, or -1. */
+/* Returns the piece of family/name+kind that holds the same items as `like`, or -1. */
 static int beside(const struct search *s, const char *family, const char *kind,
 		  const struct wl_piece *like, int dtype)
 {
@@ -255,7 +255,7 @@ static int beside(const struct search *s, const char *family, const char *kind,
 	       ? s->at[tensor] : -1;
 }
 
-/* The part that piece i is of, when no part has it yet. */
+/* Returns the part that begins with piece i, which is not in any part yet. */
 static struct part part_of(const struct search *s, int i)
 {
 	const struct wl_piece *p = &s->held->p[i];
@@ -304,7 +304,7 @@ static int find_parts(struct drill *d, const struct wl_model *model, bool adam,
 	return 0;
 }
 
-/* --- life ------------------------------------------------------------------------------------- */
+/* --- setup and release ------------------------------------------------------------------------ */
 
 static int make_memory(struct drill *d, struct sheaf_error *err)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What sheaf-bench tells: events for programs, lines for people.
+/* Output of sheaf-bench: events for programs, lines for people
  *
- * An event is one write(2), so that a line is whole in a file that others append to as well, and
- * is out before a kill that comes right after.
+ * An event is one write(2), so that a line is not interleaved with others in a file that is shared,
+ * and is complete before a kill right after.
  */
 #include "bench.h"
 
@@ -34,7 +34,7 @@ void bench_events_close(struct bench_events *e)
 	e->fd = -1;
 }
 
-/* Said once: a full disk stops the telling, never the job. */
+/* Reports a write error once. A full disk stops the events, but not the job. */
 static void not_written(const struct bench_events *e, const char *where, int error)
 {
 	if (*e->failed)
@@ -52,7 +52,7 @@ static int write_line(int fd, const char *line, size_t n)
 	do
 		put = write(fd, line, n);
 	while (put < 0 && errno == EINTR);
-	/* A pipe whose reader is slow may take less than all. */
+	/* A pipe with a slow reader may accept only a part. */
 	while (put > 0 && (size_t)put < n) {
 		line += put;
 		n -= (size_t)put;
@@ -74,7 +74,7 @@ void bench_event(const struct bench_events *e, json_t *event)
 				  JSON_REAL_PRECISION(9));
 		if (text) {
 			n = strlen(text);
-			text[n] = '\n'; /* in place of the NUL: one buffer, one write */
+			text[n] = '\n'; /* replaces the NUL: one buffer, one write */
 			rc = e->json ? write_line(STDOUT_FILENO, text, n + 1) : 0;
 			if (rc < 0)
 				not_written(e, "stdout", -rc);
@@ -116,7 +116,7 @@ int bench_exit_code(int code)
 	}
 }
 
-/* Text of unknown origin, for JSON: what is no UTF-8 becomes '?'. */
+/* Converts text of unknown origin to JSON; bytes that are not UTF-8 become '?'. */
 static json_t *text_of(const char *s)
 {
 	json_t *v = json_string(s);

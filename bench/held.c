@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one rank of a layout holds: the cut, the memory, the values in it.
+/* What one rank of a layout holds: its part of the tensors, the memory, the values.
  *
- * Plain pieces are dense boxes of their own. With ZeRO the pieces of a (tp, pp, ep) rank lie one
- * after another in a buffer per item type, of which this rank has an equal part: such a piece is a
- * SHEAF_SLICE_FLAT slice whose origin is its place in that buffer.
+ * Plain pieces are separate dense boxes. With ZeRO, the pieces of a (tp, pp, ep) rank are
+ * concatenated in one buffer for each item type, of which this rank has an equal part: such a piece
+ * is a SHEAF_SLICE_FLAT slice whose origin is its place in that buffer.
  */
 #include "sheaf-inspect.h"
 #include "workload.h"
@@ -15,18 +15,18 @@
 #include <sys/mman.h>
 
 #define DTYPES 32
-#define WINDOW_BYTES ((size_t)4 << 20)  /* of stored values read back at a time */
-#define UNITS 1024                      /* of values made at a time */
+#define WINDOW_BYTES ((size_t)4 << 20)  /* of stored values that are read at a time */
+#define UNITS 1024                      /* values that are generated at a time */
 
-/* --- the cut ------------------------------------------------------------------------------ */
+/* --- sharding ----------------------------------------------------------------------------- */
 
 static const struct wl_mesh *mesh_of(const struct wl_layout *l, const struct wl_tensor *t)
 {
 	return t->expert >= 0 ? &l->expert : &l->mesh;
 }
 
-/* Stage and expert say which ranks have it at all. As many stages as the description names, or
- * as the mesh has where that is more, are dealt evenly. */
+/* Returns whether this rank has any part of the tensor, by its stage and expert. The stages of the
+ * description, or of the mesh if it has more, are distributed evenly. */
 static bool is_here(const struct wl_model *m, const struct wl_mesh *mesh, const struct wl_tensor *t,
 		    const int64_t at[WL_AXES])
 {
@@ -37,7 +37,7 @@ static bool is_here(const struct wl_model *m, const struct wl_mesh *mesh, const 
 	return t->expert < 0 || t->expert * mesh->size[WL_EP] / t->experts == at[WL_EP];
 }
 
-/* Items smaller than a byte are cut only where every piece is whole bytes. */
+/* A tensor with items smaller than a byte is cut only if every piece is whole bytes. */
 static bool can_cut(const struct wl_tensor *t, int64_t tp)
 {
 	int bits = sheaf_dtype_bits(t->dtype);
@@ -88,12 +88,12 @@ static int slice_of(const struct wl_tensor *t, const struct wl_mesh *mesh,
 
 /* --- buffers ------------------------------------------------------------------------------ */
 
-/* One of each for dense tensors and for experts, which may have a mesh of their own. */
+/* Index 0: buffers for dense tensors, 1: for experts, which may have a mesh of their own */
 struct buffers {
-	int64_t total[2][DTYPES];       /* items, over all of dp */
-	int64_t next[2][DTYPES];        /* where the next piece begins */
+	int64_t total[2][DTYPES];       /* in items, over all dp ranks */
+	int64_t next[2][DTYPES];        /* start of the next piece */
 	int64_t lo[2][DTYPES], hi[2][DTYPES];   /* this rank's part */
-	uint64_t at[2][DTYPES];         /* where that part lies in the memory */
+	uint64_t at[2][DTYPES];         /* offset of that part in the memory */
 };
 
 static int grow(struct wl_held *h, uint64_t bytes, uint64_t *at, struct sheaf_error *err)
@@ -148,8 +148,8 @@ static int piece_add(struct wl_held *h, const struct wl_piece *p, struct sheaf_e
 	return 0;
 }
 
-/* The part of a piece that lies in this rank's part of the buffer, if any. slice.data is an offset
- * until the memory is there. */
+/* Adds the part of a piece that is in this rank's part of the buffer, if any. slice.data is an
+ * offset until the memory is allocated. */
 static int piece_flat(struct wl_held *h, struct buffers *b, int expert, struct wl_piece *p,
 		      struct sheaf_error *err)
 {
@@ -185,7 +185,7 @@ static int piece_plain(struct wl_held *h, struct wl_piece *p, struct sheaf_error
 	return piece_add(h, p, err);
 }
 
-/* Two passes: how long the buffers are, then where each piece lies in them. */
+/* Makes two passes: the first sums up the lengths of the buffers, the second places the pieces. */
 static int pieces(struct wl_held *h, const struct wl_model *m, const struct wl_layout *l,
 		  int64_t rank, struct buffers *b, int pass, struct sheaf_error *err)
 {
@@ -281,18 +281,18 @@ int wl_held_state(const struct wl_held *h, struct sheaf_state **state, struct sh
 
 void wl_held_poison(struct wl_held *h)
 {
-	/* Neither zero nor anything the values are likely to be. */
+	/* This is neither zero nor a likely value. */
 	if (h->memory)
 		memset(h->memory, 0xa7, h->mapped);
 }
 
 /* --- runs of a piece ---------------------------------------------------------------------- */
 
-struct runs {                           /* items [at, end) of the box, as runs of the tensor */
+struct runs {                           /* items [at, end) of the box, as contiguous runs */
 	const struct sheaf_slice *s;
-	int64_t at, end, inner;         /* inner: items of the box that lie together */
+	int64_t at, end, inner;         /* inner: items of the box that are contiguous */
 	int64_t stride[SHEAF_DIMS_MAX];
-	int axis;                       /* the axis that the inner ones begin in */
+	int axis;                       /* the axis at which the inner items begin */
 };
 
 static void runs_init(struct runs *r, const struct wl_piece *p)
@@ -313,7 +313,7 @@ static void runs_init(struct runs *r, const struct wl_piece *p)
 		r->inner *= s->count[--r->axis];
 }
 
-/* Up to `most` items: their place in the box and in the tensor. */
+/* Returns the next run of up to `most` items: its place in the box and in the tensor. */
 static bool runs_next(struct runs *r, int64_t most, int64_t *local, int64_t *global, int64_t *n)
 {
 	const struct sheaf_slice *s = r->s;
@@ -356,7 +356,8 @@ static uint64_t hash_of(const struct wl_tensor *t, int dtype, const char *family
 	return wl_hash_of(dtype, src->seed, src->step, family, t->tied_to ? t->tied_to : t->name);
 }
 
-/* The first unit and the units of a run: items, or bytes where items are smaller. */
+/* Returns the unit at which an item begins, or the number of units of a run. A unit is an item, or
+ * a byte if items are smaller. */
 static uint64_t unit_of(int dtype, int64_t item)
 {
 	return sheaf_dtype_bits(dtype) < 8 ? wl_bytes(dtype, item) : (uint64_t)item;
@@ -376,7 +377,7 @@ int wl_held_fill(struct wl_held *h, const struct wl_model *m, const struct wl_so
 			struct sheaf_slice s = p->slice;
 			int rc;
 
-			/* The file may hold it under the name it is tied to. */
+			/* The file may have it under the name that it is tied to. */
 			s.tied_to = NULL;
 			rc = p->items ? sheaf_checkpoint_read(src->like, &s, err) : 0;
 			if (rc < 0)
@@ -394,11 +395,11 @@ int wl_held_fill(struct wl_held *h, const struct wl_model *m, const struct wl_so
 
 /* --- checking ----------------------------------------------------------------------------- */
 
-struct want {                           /* what a piece should hold */
+struct want {                           /* what a piece should contain */
 	const struct wl_piece *p;
 	const struct wl_tensor *t;
 	const struct wl_source *src;
-	int dtype;                      /* of the value as it was stored */
+	int dtype;                      /* dtype of the stored value */
 	uint64_t hash;
 	bool zero;
 };
@@ -417,7 +418,7 @@ static int differs(const struct want *w, int64_t global, const void *got, const 
 	return 1;
 }
 
-/* Equal bits, or two NaN where the value went through a conversion. */
+/* Returns whether the bits are equal, or both are NaN after a conversion. */
 static bool same_item(const struct want *w, const void *got, const void *want)
 {
 	double a, b;
@@ -446,7 +447,7 @@ static int compare(const struct want *w, int64_t global, int64_t n, const char *
 	return 0;
 }
 
-/* n values of a run, as they should lie in memory. */
+/* Computes n values of a run as they should be in memory. */
 static bool expect(const struct want *w, int64_t global, int64_t n, unsigned char *out)
 {
 	unsigned char stored[UNITS * 8];
@@ -490,7 +491,7 @@ static int check_made(const struct want *w, uint64_t *items, struct sheaf_error 
 	return rc;
 }
 
-/* Values out of another checkpoint, a window at a time. Index is of the box here. */
+/* Compares with another checkpoint's values, one window at a time. The index is one of the box. */
 static int check_stored(const struct want *w, uint64_t *items, struct sheaf_error *err)
 {
 	char *window = malloc(WINDOW_BYTES);
@@ -517,7 +518,7 @@ static int check_stored(const struct want *w, uint64_t *items, struct sheaf_erro
 	return rc;
 }
 
-/* Which stored dtype the values came from, by what the load said. */
+/* Finds the dtype of the stored values, by the report of the load. */
 static void want_said(struct want *w, const struct wl_said *said, char what)
 {
 	struct sheaf_tensor s = { .size = sizeof(s) };
@@ -542,7 +543,7 @@ int wl_held_check(const struct wl_held *h, const struct wl_model *m, const struc
 		char what = said->what ? said->what[h->p[i].tensor] : 0;
 		struct want w = { .p = &h->p[i], .t = t, .src = src, .dtype = t->dtype };
 
-		/* Missing, mismatched and ignored ones keep what was there. */
+		/* Missing, mismatched and ignored tensors keep their old values. */
 		if (what == SHEAF_REPORT_MISSING || what == SHEAF_REPORT_MISMATCHED ||
 		    what == SHEAF_REPORT_IGNORED)
 			continue;

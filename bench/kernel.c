@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf-bench-kernel: what one core does with bytes in memory, beside memcpy of the same bytes.
+/* sheaf-bench-kernel: the speed of one core on bytes in memory, beside memcpy of the same bytes.
  *
- * A group is a set of jobs on the same bytes. A round runs each job of a group once, so that what
- * disturbs the machine disturbs all of them; the first two are the same memcpy, and what they
- * differ by is the noise. */
+ * A group is a set of jobs on the same bytes. A round runs each job of a group once, so that a
+ * disturbance affects all of them. The first two jobs are the same memcpy: their difference is the
+ * noise. */
 #include <getopt.h>
 #include <jansson.h>
 #include <stdbool.h>
@@ -18,17 +18,17 @@
 #include "sheaf.h"
 
 #define JOBS_MAX 24
-#define FAR ((size_t)64 << 20)          /* bytes of source, and of destination: beyond caches */
+#define FAR ((size_t)64 << 20)          /* size of source and of destination, larger than caches */
 #define NEAR ((size_t)128 << 10)        /* fits the cache of a core */
-#define CALL ((size_t)1 << 20)          /* bytes a call of a long run: a block */
+#define CALL ((size_t)1 << 20)          /* bytes per call in a long run: a block */
 
 struct work {
 	const uint8_t *from;
 	uint8_t *to;
-	float *averages;                /* of what is in `from`, as fp32 */
-	size_t run, pitch;              /* bytes of a run, from one to the next in `from` */
+	float *averages;                /* averages of `from`, as fp32 */
+	size_t run, pitch;              /* bytes of a run, and between starts of runs in `from` */
 	size_t runs;
-	int times;                      /* over all of them */
+	int times;                      /* passes over all runs */
 };
 
 struct job {
@@ -37,19 +37,19 @@ struct job {
 	const struct shf_crc64_path *path;
 	bool past_cache;
 	int dst, src;                   /* dtypes */
-	size_t piece;                   /* bytes that are averaged, then copied */
-	double *seconds;                /* owned, a round each */
+	size_t piece;                   /* bytes that are averaged and then copied */
+	double *seconds;                /* owned, one for each round */
 };
 
 struct group {
 	char name[64];
 	struct work work;
-	double bytes;                   /* a round of each job */
+	double bytes;                   /* of each job in a round */
 	struct job jobs[JOBS_MAX];
 	int jobs_n;
 };
 
-static volatile uint64_t sink;          /* of what would else be left out */
+static volatile uint64_t sink;          /* so that the compiler keeps the result */
 
 static void go_memcpy(const struct job *j, const struct work *w)
 {
@@ -77,7 +77,7 @@ static void go_raw(const struct job *j, const struct work *w)
 	sink = crc;
 }
 
-/* As rows of a matrix cut by columns count: the sum so far goes on by the gap. */
+/* Handles rows of a matrix that is cut by columns: the checksum so far is advanced by the gap. */
 static void go_rows(const struct job *j, const struct work *w)
 {
 	static struct shf_crc64_by by;
@@ -109,7 +109,7 @@ static void go_average(const struct job *j, const struct work *w)
 
 typedef float four __attribute__((vector_size(16)));
 
-/* The least that reads two streams and writes one of them; n: of whole lines. */
+/* The simplest loop that reads two streams and writes one; n: whole lines. */
 static void triad(float *e, const float *w, size_t n)
 {
 	const four c = { 0.999f, 0.999f, 0.999f, 0.999f }, d = { 0.001f, 0.001f, 0.001f, 0.001f };
@@ -132,7 +132,7 @@ static void go_triad(const struct job *j, const struct work *w)
 }
 
 
-/* As a save does it. */
+/* Averages and copies piece by piece, as a save does. */
 static void go_fused(const struct job *j, const struct work *w)
 {
 	uint64_t crc = 0;
@@ -157,7 +157,8 @@ static struct job *job(struct group *g, const char *name, const char *what,
 	return j;
 }
 
-/* Copies, and copies with sums, of runs that lie pitch bytes apart. */
+/* Adds jobs that copy, and that copy and compute checksums, with runs that are pitch bytes
+ * apart. */
 static void sums(struct group *g, bool rows)
 {
 	const struct shf_crc64_path *path;
@@ -247,7 +248,7 @@ static void measure(struct group *g, int rounds)
 	for (int j = 0; j < g->jobs_n; j++)
 		if (!(g->jobs[j].seconds = calloc((size_t)rounds, sizeof(double))))
 			abort();
-	for (int r = -1; r < rounds; r++)       /* the first one is not counted */
+	for (int r = -1; r < rounds; r++)       /* the first round is not counted */
 		for (int j = 0; j < g->jobs_n; j++) {
 			double start = now();
 
@@ -265,7 +266,7 @@ static int by_value(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-/* Of GB/s: the best, the median, and what the middle half spans over the median. */
+/* In GB/s: the best, the median; spread: interquartile range over the median */
 struct stats {
 	double best, median, spread;
 };
@@ -328,7 +329,7 @@ static void *buffer(size_t n, unsigned seed)
 	return p;
 }
 
-/* As weights are: no denormals, over which a core stumbles. */
+/* Makes values like weights: without denormals, which are slow. */
 static float *floats(size_t n, unsigned seed)
 {
 	float *p = (float *)(void *)buffer(n * sizeof(*p), seed);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A description taken from a checkpoint that is there already. */
+/* Takes the description of a state from an existing checkpoint. */
 #include "sheaf-inspect.h"
 #include "workload.h"
 
@@ -14,7 +14,7 @@ int wl_step_check(struct sheaf_checkpoint *step, struct sheaf_error *err)
 
 	if (rc == 0 || rc == SHEAF_EEND)
 		return 0;
-	/* A load of nothing tells the sentence. */
+	/* A dry load of an empty state returns the message. */
 	none = sheaf_state_new();
 	sheaf_checkpoint_load(step, none, SHEAF_LOAD_DRY, NULL, &why);
 	sheaf_state_free(none);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Meshes on the command line: dp=2,tp=2,pp=1. Axes not named are 1; the last named varies
- * fastest with the rank. */
+/* Parses meshes on the command line: dp=2,tp=2,pp=1. Axes not named are 1; the last one named
+ * varies fastest with the rank. */
 #include "workload.h"
 
 #include <stdio.h>
@@ -19,7 +19,7 @@ static int axis_of(const char *s, size_t n)
 	return -1;
 }
 
-/* One "axis=size" of n bytes. */
+/* Parses one "axis=size" of n bytes. */
 static int axis_parse(struct wl_mesh *mesh, const char *s, size_t n, const char *text,
 		      struct sheaf_error *err)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a round used: processor time, disk bytes, resident memory; and the line it waits for. */
+/* Measures what a round uses: processor time, disk bytes, resident memory. Reads the line that
+ * starts a round. */
 #include "bench.h"
 
 #include <errno.h>
@@ -16,7 +17,7 @@ static uint64_t ns_of(struct timeval tv)
 	return (uint64_t)tv.tv_sec * 1000000000 + (uint64_t)tv.tv_usec * 1000;
 }
 
-/* The number after `key` in a small file of /proc; 0 where there is none. */
+/* Returns the number after `key` in a small file of /proc, or 0. */
 static uint64_t proc_number(const char *path, const char *key)
 {
 	char text[8192];
@@ -33,7 +34,7 @@ static uint64_t proc_number(const char *path, const char *key)
 	return at ? strtoull(at + strlen(key), NULL, 10) : 0;
 }
 
-/* So that the peak is that of the round; where the kernel refuses, it is that of the process. */
+/* Resets the peak, so that it is the round's. If the kernel refuses, it is the process's. */
 static void forget_peak(void)
 {
 	int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
@@ -103,7 +104,7 @@ json_t *bench_meter_json(const struct bench_meter *m, int64_t round)
 
 /* --- the line --------------------------------------------------------------------------------- */
 
-/* One line of standard input, and how it begins; false at its end. */
+/* Reads a line of standard input, and keeps its beginning. Returns false at the end. */
 static bool read_line(char line[BENCH_LINE])
 {
 	size_t at = 0;
@@ -125,8 +126,8 @@ static bool read_line(char line[BENCH_LINE])
 
 int bench_on_line(const struct bench *b, char line[BENCH_LINE], struct sheaf_error *err)
 {
-	/* Others may measure while we wait: a rank that waits for rank 0 looks ten times a second,
-	 * and for as long as it takes. */
+	/* Others may be measuring now: a rank that waits for rank 0 polls only ten times a second,
+	 * without a deadline. */
 	struct timespec pause = { .tv_nsec = 100000000 };
 	struct { uint64_t go; char line[BENCH_LINE]; } told;
 	MPI_Request req;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long it takes to open a step of many tensors and to read one of them. The tensors are of a
- * few bytes, because only their number counts. */
+/* Measures how long it takes to open a step of many tensors and to read one. The tensors have only
+ * a few bytes, because only their number matters. */
 #include "opens.h"
 #include <ftw.h>
 #include <inttypes.h>
@@ -36,7 +36,7 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Tensor i, four bytes of its number. */
+/* Makes tensor i, which contains four bytes of its number. */
 static struct sheaf_slice tensor(int64_t i, char name[96], uint8_t *data)
 {
 	snprintf(name, 96, "model.layers.%d.mlp.experts.%d.%s_proj.weight", (int)(i / 768),
@@ -85,7 +85,7 @@ static int save(struct opens *o)
 	return rc;
 }
 
-/* Open, read tensor i, close. */
+/* Opens, reads tensor i, and closes. */
 static int one(struct opens *o, int64_t i, double *ms)
 {
 	struct sheaf_run *run = NULL;
@@ -112,7 +112,7 @@ static int one(struct opens *o, int64_t i, double *ms)
 	return rc;
 }
 
-/* Open, and ask for the list of all tensors. */
+/* Opens, and lists all tensors. */
 static int all(struct opens *o)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_RUN_READONLY };

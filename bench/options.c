@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line of sheaf-bench: one table for all options, checked before the run is touched. */
+/* The command line of sheaf-bench: one table for all options, checked before anything is done */
 #include "bench.h"
 
 #include <errno.h>
@@ -243,7 +243,7 @@ static bool is_one_of(const char *s, const char *const *of)
 	return false;
 }
 
-/* Ways that exist, and ways that are known but not built. */
+/* Rejects values of --io and --isa that do not exist or cannot be forced. */
 static int check_ways(struct bench_opts *o, struct sheaf_error *err)
 {
 	static const char *const io[] = { "auto", "pwrite", "buffered", NULL };
@@ -402,7 +402,7 @@ static int check_stall(struct bench_opts *o, struct sheaf_error *err)
 	return bench_stall_modes(o->modes, !o->no_agent, &mask, err);
 }
 
-/* What the verb measures where nobody says so. */
+/* Returns the default options of a verb. */
 static struct bench_opts defaults(enum bench_verb verb)
 {
 	struct bench_opts o = { .verb = verb, .steps = 1, .every = 1, .to_zero = -1,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Agents of a measurement's own: each node's first rank starts one, this program again, which goes
- * when that rank does. */
+/* Agents for a measurement: the first rank of each node starts one, which is this program, too, and
+ * which exits when that rank does. */
 #include "bench.h"
 #include "sheaf-agent.h"
 
@@ -30,7 +30,7 @@ static int stop(void *arg)
 	return stopped;
 }
 
-/* Standard output is the end of a pipe on which the one who started us waits. */
+/* Standard output is a pipe to the parent, which waits for this byte. */
 static int ready(void *arg, const char *socket)
 {
 	(void)arg;
@@ -48,7 +48,7 @@ int bench_agent_serve(const char *run)
 
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
-	sigprocmask(SIG_BLOCK, &set, NULL);     /* the library lets it in while it sleeps */
+	sigprocmask(SIG_BLOCK, &set, NULL);     /* the library unblocks it while it sleeps */
 	sigaction(SIGTERM, &act, NULL);
 	rc = getppid() == 1 ? 0 : sheaf_agent_serve(run, &opts, &err);
 	if (rc < 0) {
@@ -59,7 +59,7 @@ int bench_agent_serve(const char *run)
 	return rc < 0 ? 2 : 0;
 }
 
-/* --- its rank --------------------------------------------------------------------------------- */
+/* --- the rank that starts it ------------------------------------------------------------------ */
 
 static void become(const char *run, int out)
 {
@@ -109,7 +109,7 @@ int bench_agent_start(const struct bench_comm *c, const char *run, int *pid,
 		return wl_fail(err, SHEAF_ELOST, "MPI lost a rank");
 	MPI_Comm_rank(node, &rank);
 	MPI_Comm_free(&node);
-	/* The first makes the run, the others find it. */
+	/* Rank 0 makes the run, the others open it. */
 	if (c->rank == 0)
 		rc = start(run, pid, err);
 	rc = bench_agree(c, rc, err);

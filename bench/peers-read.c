@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What any program gets that reads files into memory it has touched: the yardstick of a warm load.
+/* Measures how fast a program can read files into memory that it has touched: the baseline of a
+ * warm load.
  *
  * usage: sheaf-bench-read pread|map THREADS FILE...
  *
  * A round waits for a line on standard input, reads all bytes of all files, and prints one JSON
- * object. Threads take chunks by turns. `pread` reads into place; `map` maps the chunk with its
- * pages present and copies it. No checksum, no plan: nothing that reads can do less.
+ * object. The threads take the chunks in turn. `pread` reads into place; `map` maps the chunk with
+ * its pages present and copies it. There is no checksum and no plan: no reader can do less.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +38,7 @@ struct job {
 	uint64_t chunks;
 	bool map;
 	atomic_uint_fast64_t next;
-	atomic_int failed;              /* an errno; the first one is as good as any */
+	atomic_int failed;              /* an errno; any of the errors will do */
 };
 
 static int chunk_pread(const struct file *f, uint64_t off, uint64_t len)

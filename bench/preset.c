@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Well-known models by their Hugging Face names and shapes, and how --preset and --like cut. */
+/* Well-known models by their Hugging Face names and shapes, and how --preset and --like cut them */
 #include "workload.h"
 
 #include <stdio.h>
@@ -110,7 +110,7 @@ int wl_model_hf(struct wl_model *m, const struct wl_shape *s, struct sheaf_error
 
 /* --- guesses ------------------------------------------------------------------------------ */
 
-/* The first number in s; -1: none. */
+/* Returns the first number in s, or -1. */
 static int64_t first_number(const char *s)
 {
 	int64_t v = 0;
@@ -138,7 +138,8 @@ int wl_model_guess(struct wl_model *m, struct sheaf_error *err)
 		t->tp_axis = -1;
 		if (t->ndim < 2)
 			continue;
-		/* The model is sealed, so the tensors before it come before it in the order. */
+		/* The tensors are sorted: the cuts alternate with the previous matrix of the
+		 * family. */
 		for (size_t k = i; k-- > 0;) {
 			if (m->t[k].ndim < 2 || strcmp(m->t[k].family, t->family) != 0)
 				continue;
@@ -147,7 +148,7 @@ int wl_model_guess(struct wl_model *m, struct sheaf_error *err)
 		}
 		t->tp_axis = (int32_t)cut;
 	}
-	return wl_model_seal(m, err); /* stages and experts are known now */
+	return wl_model_seal(m, err); /* stages and experts are known only now */
 }
 
 /* --- presets ------------------------------------------------------------------------------ */
@@ -169,7 +170,7 @@ static const struct {
 			 .shared_inner = 2048 } },
 };
 
-/* Bytes of the state with that many layers; 0: no memory to tell. */
+/* Returns the size of the state with so many layers, or 0 without memory to compute it. */
 static uint64_t bytes_of(struct wl_shape s, int64_t layers, bool adam)
 {
 	struct wl_model m = { 0 };

@@ -34,7 +34,7 @@ static float *make(int64_t items)
 	return x;
 }
 
-/* Reads "nt:2048:384:384". Returns 0 if it is no product. */
+/* Reads "nt:2048:384:384". Returns 0 if it is not a product. */
 static int read_product(const char *text, struct tr_gemm *g)
 {
 	char kind[3];

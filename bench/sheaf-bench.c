@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf-bench: the workload that tests and curious users run, on MPI.
+/* sheaf-bench: the workload for tests and for users, on MPI
  *
- * Everything that can be wrong about the command line, the description or the mesh is found on
- * every rank before the run is touched: exit 2 everywhere, one line from rank 0.
+ * All errors in the command line, the description and the mesh are found on every rank before the
+ * run is changed: every rank exits with 2, and one rank prints the message.
  */
 #include "bench.h"
 
@@ -60,7 +60,7 @@ static int load_model(struct bench *b, struct sheaf_error *err)
 	}
 	if (rc == 0 && (o->adam || b->model.adam))
 		rc = wl_model_adam(&b->model, err);
-	/* Experts are counted and ties looked up over all families, then some are dropped. */
+	/* Experts are counted and ties resolved over all families, before families are dropped. */
 	if (rc == 0)
 		rc = wl_model_seal(&b->model, err);
 	if (rc == 0 && o->families)
@@ -108,7 +108,7 @@ static int load_states(struct bench *b, struct sheaf_error *err)
 {
 	int rc = wl_held_init(&b->held, &b->model, &b->from, b->comm.rank, true, err);
 
-	/* All but the model, as optimizer state in host memory. */
+	/* All families but the model are optimizer state in host memory. */
 	for (size_t i = 0; rc == 0 && b->o->in_place && i < b->held.n; i++)
 		if (strcmp(b->model.t[b->held.p[i].tensor].family, "model") != 0)
 			b->held.p[i].slice.flags |= SHEAF_SLICE_IN_PLACE;
@@ -123,7 +123,7 @@ static int load_states(struct bench *b, struct sheaf_error *err)
 	return rc;
 }
 
-/* What is wrong with a description names its file, where the sentence does not. */
+/* Puts the file's name before an error in a description, unless the message has it. */
 static void name_file(const struct bench_opts *o, struct sheaf_error *err)
 {
 	const char *path = o->state ? o->state : o->like;
@@ -136,8 +136,8 @@ static void name_file(const struct bench_opts *o, struct sheaf_error *err)
 	snprintf(err->msg, sizeof(err->msg), "%.190s: %.300s", path, msg);
 }
 
-/* The files that --like attaches, now: they stay in memory, and one that cannot be read must not
- * be found out about in the middle of a save. */
+/* Reads the files that --like attaches now, and keeps them in memory, so that an unreadable file is
+ * not found only during a save. */
 static int read_files(const struct bench *b, struct sheaf_error *err)
 {
 	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
@@ -193,7 +193,7 @@ static void release(struct bench *b)
 	bench_events_close(&b->events);
 }
 
-/* Said by the rank that it happened to; all have the sentence. */
+/* Prints the error on the rank where it happened; all ranks have the message. */
 static int refuse(const struct bench_comm *c, const struct sheaf_error *err, const char *hint)
 {
 	int who = err->rank >= 0 && err->rank < c->ranks ? err->rank : 0;
@@ -206,8 +206,8 @@ static int refuse(const struct bench_comm *c, const struct sheaf_error *err, con
 	return 2;
 }
 
-/* The same answer on every rank, at once: one that was started with other words than the rest
- * must not leave them waiting. */
+/* Makes all ranks agree on the result, so that a rank that was started with other arguments does
+ * not leave the rest waiting. */
 static int parse(const struct bench_comm *c, struct bench_opts *o, int argc, char **argv,
 		 struct sheaf_error *err)
 {
@@ -220,7 +220,7 @@ static int parse(const struct bench_comm *c, struct bench_opts *o, int argc, cha
 	return rc;
 }
 
-/* The exit status. *lost: the others may be gone, so MPI must not be asked to finish. */
+/* Returns the exit status. *lost: other ranks may be gone, so MPI_Finalize must not be called. */
 static int work(struct bench_opts *o, struct bench_comm comm, bool *lost)
 {
 	int failed = 0;
@@ -267,7 +267,7 @@ out:
 	return rc;
 }
 
-/* Before MPI is started, which is before options are read. */
+/* Returns the MPI thread level, which is needed before options are parsed. */
 static int level_for(int argc, char **argv)
 {
 	for (int i = 1; i < argc; i++)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a save of a small state costs, against the bare fsyncs it needs: the same files of the same
- * sizes in the same folders, each created, written and fsynced once, every folder once, the stage
- * twice, both parents after the rename. Bare rounds come in two kinds: file after file, and the
- * files' fsyncs at the same time. Each round does bare, bare again, at once and save, beginning
- * with another one each time. */
+/* Measures the cost of a save of a small state against the bare fsyncs that it needs. A bare round
+ * makes files with the same names and sizes in the same folders: each is created, written and
+ * fsynced once, every folder once, the stage twice, both parents after the rename. There are two
+ * kinds: one file after another, and with the fsyncs of all files in parallel. Each round runs
+ * bare, bare again, parallel and save, and begins with another one each time. */
 #include <sheaf.h>
 
 #include <errno.h>
@@ -23,7 +23,7 @@ enum { BARE, AGAIN, AT_ONCE, SAVE, KINDS };
 static const char *const kind_names[KINDS] = { "bare", "bare again", "bare, at once", "save" };
 #define FAMILIES_MAX 3
 static const char *const families[FAMILIES_MAX] = { "model", "master_weights", "optimizer" };
-#define TENSORS 4               /* of each family */
+#define TENSORS 4               /* in each family */
 #define ROUNDS_MAX 100000
 #define FILES_MAX (2 * FAMILIES_MAX + 2)
 
@@ -32,27 +32,27 @@ struct args {
 	long rounds, bytes, families, steps;
 	bool json;
 };
-struct file {                   /* one that a bare round makes */
+struct file {                   /* a file that a bare round makes */
 	char name[128];
 	uint8_t *bytes;                 /* owned */
 	size_t n;
-	int fd, rc;                     /* while it is made */
+	int fd, rc;                     /* while the file is being made */
 };
 struct bench {
 	struct args args;
 	char run_dir[4000], bare_dir[4000];
 	struct sheaf_state *state;
 	struct sheaf_run *run;
-	float *data;                    /* owned; of the state */
-	struct file files[FILES_MAX];   /* sheaf.json last */
+	float *data;                    /* owned; values of the state */
+	struct file files[FILES_MAX];   /* sheaf.json is the last */
 	int files_n;
 	int64_t step;
 	double begin_s, commit_s;       /* of the last save */
-	double *took[KINDS];            /* owned; by round, seconds */
+	double *took[KINDS];            /* owned; seconds, by round */
 	double *begins;                 /* owned */
 };
 
-static char made[3000];         /* what is removed at the end; "": nothing */
+static char made[3000];         /* the folder to remove at the end; "": none */
 
 static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
 {
@@ -204,7 +204,7 @@ static double bare(struct bench *b, bool at_once)
 	return now() - start;
 }
 
-/* What the last step has, for the bare rounds to make again. */
+/* Reads a file of the last step, which the bare rounds will write again. */
 static void file_take(struct bench *b, const char *name, const char *as)
 {
 	struct file *f = &b->files[b->files_n++];
@@ -322,7 +322,7 @@ static void measure(struct bench *b)
 		}
 }
 
-/* ---- what it says ---- */
+/* ---- output ---- */
 
 static int by_size(const void *a, const void *b)
 {

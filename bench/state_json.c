@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* STATE.json: {"tensors": [{name, dtype, shape, tp_axis, stage, expert, experts, family,
- * tied_to}], "adam": bool}. Only name, dtype and shape are required; an unknown member is an
- * error, because a misspelt one would silently describe another state. */
+/* Parses STATE.json: {"tensors": [{name, dtype, shape, tp_axis, stage, expert, experts, family,
+ * tied_to}], "adam": bool}. Only name, dtype and shape are required. An unknown member is an error,
+ * because a misspelt one would silently describe another state. */
 #include "workload.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ static int wrong(const struct where *w, struct sheaf_error *err, const char *wha
 	return wl_fail(err, SHEAF_EINVAL, "%.300s: tensor %zu: %s", w->path, w->i, what);
 }
 
-/* An integer member of at least `least`, or null and absent as `none`. */
+/* Reads an integer member of at least `least`; if it is null or missing, the value is `none`. */
 static int get_int(json_t *v, const struct where *w, const char *key, int64_t least, int64_t none,
 		   int64_t *out, struct sheaf_error *err)
 {
@@ -40,7 +40,7 @@ static int get_int(json_t *v, const struct where *w, const char *key, int64_t le
 	return 0;
 }
 
-/* A string member without NUL bytes; NULL where it is null or absent. */
+/* Reads a string member without NUL bytes; NULL if it is null or missing. */
 static int get_text(json_t *v, const struct where *w, const char *key, char **out,
 		    struct sheaf_error *err)
 {
@@ -95,7 +95,7 @@ static int known_members(json_t *v, const char *const *known, const char *where,
 	return 0;
 }
 
-/* Experts, stages and axes: numbers that must fit each other. */
+/* Reads expert, stage and axis, which must be consistent. */
 static int get_places(json_t *v, const struct where *w, struct wl_tensor *t,
 		      struct sheaf_error *err)
 {
@@ -212,7 +212,7 @@ int wl_model_read(struct wl_model *m, const char *path, struct sheaf_error *err)
 
 	if (!f)
 		return wl_fail(err, SHEAF_ENOENT, "%.300s: %s", path, strerror(errno));
-	/* A device has no end. A pipe may be somebody's `<(command)`. */
+	/* A device has no end. A pipe is allowed: it may be a `<(command)`. */
 	if (fstat(fileno(f), &st) == 0 && (S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode))) {
 		fclose(f);
 		return wl_fail(err, SHEAF_ENOENT, "%.300s: is a device, not a file", path);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text of unknown origin: on its way to a terminal, and names of steps. */
+/* Text of unknown origin: prints it, and parses names of steps. */
 #include "workload.h"
 
 #include <errno.h>
@@ -52,8 +52,8 @@ size_t wl_utf8_at(const unsigned char *s, uint32_t *cp)
 	return n;
 }
 
-/* Control characters move a terminal's cursor, C1 does the same in one byte more, and the
- * bidirectional ones show one name as another. */
+/* Returns false for control characters, which move a terminal's cursor (C1 does so in two bytes),
+ * and for bidirectional ones, which make a name look like another. */
 static bool is_harmless(uint32_t cp)
 {
 	return cp >= 0x20 && !(cp >= 0x7f && cp < 0xa0) && !(cp >= 0x200b && cp <= 0x200f) &&

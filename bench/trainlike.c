@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stall: what saving costs those who train.
+/* stall: measures what saving costs a trainer.
  *
- * A trainer steps with no saves and with saves of each kind, in blocks that take turns. Each kind
- * has a run of its own below --run. What is measured is the step as the trainer feels it and, of
- * it, what was spent inside the library's calls; the rank that was slowest counts.
+ * A trainer steps without saves and with saves of each kind, in alternating blocks. Each kind has
+ * its own run below --run. The result is the duration of a step as the trainer sees it, and how
+ * much of it was spent inside the library's calls; the slowest rank counts.
  *
- * A step is products, the sum of gradients, Adam with a gate before each tensor, the ranks'
- * meeting over the loss, then the saves: what was begun is committed if it is written, and a new
- * one begins if one is due and an image is free. Nothing waits for the disk.
+ * A step is matrix products, the sum of gradients, Adam with a gate before each tensor, an
+ * allreduce of the loss, then the saves: a save that is written is committed, and a new one begins
+ * if one is due and a staging buffer is free. Nothing waits for the disk.
  */
 #include "drill.h"
 #include "sheaf-admin.h"
@@ -28,7 +28,7 @@ enum { FLIGHT = 8, MODES = 6 };
 static const struct kind {
 	const char *name;
 	bool saves;
-	uint64_t flags;                 /* of its saves */
+	uint64_t flags;                 /* flags of its saves */
 } kinds[MODES] = {
 	{ "none", false, 0 },
 	{ "none2", false, 0 },
@@ -42,36 +42,36 @@ struct mode {
 	const struct kind *kind;
 	bool chosen;
 	int64_t every;                  /* 0: never */
-	int64_t step;                   /* the next one */
-	struct sheaf_state *state;      /* owned; NULL: saves nothing */
-	uint64_t *ns[TIMES];            /* owned; of each counted step */
+	int64_t step;                   /* number of the next one */
+	struct sheaf_state *state;      /* owned; NULL: does not save */
+	uint64_t *ns[TIMES];            /* owned; for each counted step */
 	size_t n, room;
-	int64_t saves, dropped, committed;      /* of counted steps; committed: while they ran */
-	uint64_t gates, waited;         /* of whole blocks: gates of this rank; that were shut */
-	uint64_t cpu_ns;                /* of them, all threads of this rank */
+	int64_t saves, dropped, committed;      /* in counted steps; committed: during them */
+	uint64_t gates, waited;         /* in whole blocks: gates of this rank; how many waited */
+	uint64_t cpu_ns;                /* in the same blocks, all threads */
 };
 
 struct stall {
 	struct bench *b;
 	struct drill *drill;
 	struct mode modes[MODES];
-	int64_t trained;                /* steps, of all modes */
-	int64_t units;                  /* of products in a step */
-	uint64_t unit_ns, rest_ns;      /* one of them; a step without them */
-	uint64_t memcpy_ns;             /* of as many bytes as a save of an even share copies */
-	uint64_t bytes;                 /* distinct, of a step */
+	int64_t trained;                /* steps in all modes */
+	int64_t units;                  /* products in a step */
+	uint64_t unit_ns, rest_ns;      /* time of one product, and of a step without products */
+	uint64_t memcpy_ns;             /* time to memcpy an equal share of the state */
+	uint64_t bytes;                 /* size of a step, without replicas */
 };
 
-/* A mode's turn. */
+/* A block of a mode */
 struct turn {
 	struct stall *s;
 	struct mode *m;
-	struct sheaf_run *run;          /* NULL: saves nothing */
-	struct sheaf_save *fly[FLIGHT]; /* begun and not committed, oldest first */
+	struct sheaf_run *run;          /* NULL: does not save */
+	struct sheaf_save *fly[FLIGHT]; /* begun but not committed, oldest first */
 	int n;
-	struct sheaf_save *gated;       /* whose tensors may not change yet; NULL: none */
+	struct sheaf_save *gated;       /* its tensors may not change yet; NULL: none */
 	bool counted;
-	uint64_t ns[TIMES];             /* of this step */
+	uint64_t ns[TIMES];             /* in this step */
 };
 
 static uint64_t now_ns(void)
@@ -126,13 +126,13 @@ static void gate(void *arg, int piece)
 
 	if (!t->gated)
 		return;
-	/* A failed save lets go too; its commit tells why. */
+	/* A failed save opens its gates, too; its commit says why. */
 	start = now_ns();
 	sheaf_save_wait_copied(t->gated, piece, -1, NULL);
 	t->ns[GATES] += now_ns() - start;
 }
 
-/* Forward, backward, optimizer: everything but the saves. */
+/* Does forward, backward and optimizer: everything but the saves. */
 static int work(struct turn *t, int64_t units, struct sheaf_error *err)
 {
 	struct stall *s = t->s;
@@ -149,7 +149,7 @@ static int work(struct turn *t, int64_t units, struct sheaf_error *err)
 	return bench_sum(&s->b->comm, &loss, 1, err);
 }
 
-/* The oldest ones that are written; wait: all. */
+/* Commits the oldest saves that are written; wait: all saves. */
 static int land(struct turn *t, bool wait, struct sheaf_error *err)
 {
 	uint64_t start;
@@ -174,14 +174,15 @@ static int land(struct turn *t, bool wait, struct sheaf_error *err)
 	return rc;
 }
 
-/* Of the state as this step left it, unless all images are taken: then it is dropped. */
+/* Begins a save of the current state, or drops it if no staging buffer is free. */
 static int begin(struct turn *t, struct sheaf_error *err)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = t->m->kind->flags };
 	uint64_t start;
 	int rc = 0;
 
-	/* A thread commits at its own pace on each rank, so ranks wait and do not drop. */
+	/* A thread commits on each rank at its own pace. So the ranks wait here, because they could
+	 * not agree to drop the save. */
 	if (t->n == FLIGHT && t->s->b->commits)
 		rc = land(t, true, err);
 	if (rc < 0)
@@ -197,7 +198,7 @@ static int begin(struct turn *t, struct sheaf_error *err)
 	if (rc == 0 && t->m->kind->flags & SHEAF_SAVE_LAZY)
 		t->gated = t->fly[t->n];
 	t->n += rc == 0;
-	/* Then an image was free, so there is no agent. */
+	/* A buffer was free, so EAGAIN means that there is no agent. */
 	if (rc == SHEAF_EAGAIN && is_memory(t->m->kind) && t->n == 0)
 		return rc;
 	return rc == SHEAF_EAGAIN ? 0 : rc;
@@ -224,7 +225,7 @@ static int step(struct turn *t, bool saves, struct sheaf_error *err)
 
 static void run_path(const struct stall *s, const struct mode *m, char path[PATH_MAX])
 {
-	/* Of one that is too long the rest is not there, and opening says so. */
+	/* A path that is too long is cut, and opening it fails. */
 	snprintf(path, PATH_MAX, "%.4000s/%s", s->b->o->run, m->kind->name);
 }
 
@@ -260,7 +261,7 @@ static int turn_begin(struct turn *t, struct sheaf_error *err)
 	return t->m->state ? run_open(t->s, t->m, SHEAF_RUN_CREATE, false, &t->run, err) : 0;
 }
 
-/* What still flies lands, after the clock. Nothing waits for a group that lost a rank. */
+/* Commits the remaining saves, outside the measured time. If a rank was lost, it does not wait. */
 static int turn_end(struct turn *t, int rc, struct sheaf_error *err)
 {
 	t->counted = false;
@@ -282,7 +283,7 @@ static int turn_end(struct turn *t, int rc, struct sheaf_error *err)
 	return rc;
 }
 
-/* The newest step alone stays, read again and found whole. */
+/* Deletes all steps but the newest, which is read again and verified. */
 static int prune(const struct stall *s, const struct mode *m, struct sheaf_error *err)
 {
 	struct sheaf_run *run;
@@ -305,8 +306,8 @@ static void record(struct turn *t)
 	m->n++;
 }
 
-/* The first steps touch images for the first time and are not counted: two of them save, so that
- * two images are there. */
+/* Runs a block. The warm-up steps are not counted: two of them save, so that two staging buffers
+ * have been allocated and touched. */
 static int block(struct stall *s, struct mode *m, struct sheaf_error *err)
 {
 	const struct bench_opts *o = s->b->o;
@@ -361,7 +362,7 @@ static uint64_t fold_piece(const struct wl_piece *p)
 			       (size_t)wl_bytes(p->slice.dtype, p->items)) : 0;
 }
 
-/* One more save as all the others: begun, then trained on. seen: what the pieces were. */
+/* Makes one more save like the others, and trains on. seen: hashes of the pieces when it began. */
 static int prove_save(struct stall *s, struct mode *m, uint64_t *seen, struct sheaf_error *err)
 {
 	struct turn t = { .s = s, .m = m };
@@ -410,7 +411,8 @@ static int prove_load(struct stall *s, struct mode *m, const uint64_t *seen,
 	return rc;
 }
 
-/* A save that trained on while it was copied is loaded again, and each value is what it was. */
+/* Loads a save that was copied while the training went on, and checks that each value is as it was
+ * when the save began. */
 static int prove(struct stall *s, struct mode *m, struct sheaf_error *err)
 {
 	uint64_t *seen = calloc(s->b->held.n + 1, sizeof(*seen));
@@ -437,8 +439,8 @@ static int prove(struct stall *s, struct mode *m, struct sheaf_error *err)
 
 /* --- pace ------------------------------------------------------------------------------------- */
 
-/* The best of four on the slowest rank, so that what disturbs the machine now does not make all
- * steps short. Without products a step, else that many products alone. */
+/* Measures the time of a step without products, or of so many products. Takes the best of four on
+ * the slowest rank, so that a disturbance now does not make all steps too short. */
 static int timed(struct stall *s, int64_t units, uint64_t *ns, struct sheaf_error *err)
 {
 	struct turn t = { .s = s, .m = &s->modes[0] };
@@ -461,8 +463,8 @@ static int timed(struct stall *s, int64_t units, uint64_t *ns, struct sheaf_erro
 	return rc;
 }
 
-/* As many products as make a step last --step-ms, or so many times a memcpy. At least 20 ms of them
- * are timed. */
+/* Finds how many products make a step last --step-ms, or that many memcpys. Times at least 20 ms of
+ * products. */
 static int find_pace(struct stall *s, struct sheaf_error *err)
 {
 	double memcpys = s->b->o->step_memcpys;
@@ -484,12 +486,11 @@ static int find_pace(struct stall *s, struct sheaf_error *err)
 	return 0;
 }
 
-/* What a copy costs that does nothing else: the best of three, an even share on each rank at
- * once. */
+/* Measures a plain copy of an even share, on all ranks at once: the best of three. */
 static int time_memcpy(struct stall *s, struct sheaf_error *err)
 {
 	const struct wl_held *held = &s->b->held;
-	/* Nobody reads the copy, and compilers see through memcpy. */
+	/* Nothing reads the copy, and the compiler would remove a plain memcpy. */
 	void *(*volatile copy)(void *to, const void *from, size_t n) = memcpy;
 	size_t n = (size_t)(s->bytes / (uint64_t)s->b->comm.ranks);
 	uint64_t best = UINT64_MAX;
@@ -519,7 +520,7 @@ static int time_memcpy(struct stall *s, struct sheaf_error *err)
 	return rc ? rc : bench_reduce(&s->b->comm, &s->memcpy_ns, 1, MPI_MAX, err);
 }
 
-/* --- telling ---------------------------------------------------------------------------------- */
+/* --- the report ------------------------------------------------------------------------------- */
 
 static double ms(uint64_t ns)
 {
@@ -537,7 +538,7 @@ static int cmp(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-/* Sorts. */
+/* Sorts ns. */
 static struct spread spread_of(uint64_t *ns, size_t n)
 {
 	struct spread s = { 0 };
@@ -554,7 +555,7 @@ static struct spread spread_of(uint64_t *ns, size_t n)
 	return s;
 }
 
-/* Of each step the rank on which it took longest. round < 0: all of them. */
+/* Reports each step by its slowest rank. round < 0: all rounds. */
 static int tell(struct stall *s, struct mode *m, int64_t round, struct sheaf_error *err)
 {
 	struct spread of[TIMES];
@@ -601,7 +602,7 @@ static int tell(struct stall *s, struct mode *m, int64_t round, struct sheaf_err
 
 /* --- the verb --------------------------------------------------------------------------------- */
 
-/* Weights by 16, of the rank that has most. */
+/* Returns the number of weights on the rank that has most, divided by 16. */
 static int grad_items(const struct bench *b, size_t *n, struct sheaf_error *err)
 {
 	uint64_t items = 0;
@@ -643,7 +644,7 @@ static int prepare(struct stall *s, struct sheaf_error *err)
 	struct bench *b = s->b;
 	struct wl_source src = { b->o->seed, b->o->step, b->like };
 	unsigned mask = 0;
-	/* ZeRO's cuts part a parameter from its moments, and not on every rank alike. */
+	/* ZeRO separates a parameter from its moments, differently on each rank. */
 	struct drill_opts opts = { .threads = (int)b->o->compute_threads,
 				   .adam = b->from.zero == 0 };
 	int rc = grad_items(b, &opts.grad_items, err);
@@ -673,7 +674,8 @@ static int prepare(struct stall *s, struct sheaf_error *err)
 	return rc ? rc : find_pace(s, err);
 }
 
-/* Every mode once a round, in an order drawn for it, so that none always comes after the same. */
+/* Runs every mode once per round, in a random order, so that no mode always follows the same
+ * one. */
 static int take_turns(struct stall *s, struct sheaf_error *err)
 {
 	int rc = 0;
@@ -698,7 +700,7 @@ static int take_turns(struct stall *s, struct sheaf_error *err)
 	return rc;
 }
 
-/* "MODE" or "MODE K". */
+/* Parses "MODE" or "MODE K". */
 static int mode_of(struct stall *s, char line[BENCH_LINE], struct mode **m,
 		   struct sheaf_error *err)
 {
@@ -721,7 +723,7 @@ static int mode_of(struct stall *s, char line[BENCH_LINE], struct mode **m,
 	return 0;
 }
 
-/* A line says whose turn it is. */
+/* Runs the mode that each line of the input names. */
 static int take_lines(struct stall *s, struct sheaf_error *err)
 {
 	char line[BENCH_LINE];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The value of each item, and items as numbers.
+/* The value of each item, and conversion of items to numbers
  *
- * Written from the published rule and from nothing in lib/, so that a mistake there cannot hide
- * behind the same mistake here.
+ * Written from the published rule and not from the code in lib/, so that the same mistake is not in
+ * both.
  */
 #include "workload.h"
 
@@ -18,7 +18,7 @@ uint64_t wl_crc64(const void *bytes, size_t n)
 	const unsigned char *p = bytes;
 	uint64_t crc = ~UINT64_C(0);
 
-	/* Bit by bit: it only ever sees names. */
+	/* Goes bit by bit: it is used only for names. */
 	for (size_t i = 0; i < n; i++) {
 		crc ^= p[i];
 		for (int k = 0; k < 8; k++)
@@ -83,8 +83,8 @@ static uint16_t bf16_of(float v)
 	return (uint16_t)((x + 0x7fff + ((x >> 16) & 1)) >> 16);
 }
 
-/* A float with ebits of exponent and mbits of fraction from a finite v, to nearest even.
- * `over` is what a magnitude beyond `top` (the largest code) becomes. */
+/* Rounds a finite v to nearest even, to a float with mbits of fraction. `over` is the result for a
+ * magnitude above `top`, the largest code. */
 static uint32_t small_of(double v, int mbits, int bias, uint32_t top, uint32_t over)
 {
 	double a = fabs(v), q;
@@ -137,7 +137,7 @@ static uint8_t f8_of(int dtype, double v)
 			return (uint8_t)(sign | 0x7c);
 		return (uint8_t)(sign | small_of(v, 2, 15, 0x7b, 0x7c));
 	default:
-		/* The FNUZ types: one NaN, no infinity, no negative zero. */
+		/* The FNUZ types have one NaN, no infinity and no negative zero. */
 		if (!isfinite(v))
 			return 0x80;
 		code = dtype == SHEAF_F8_E4M3FNUZ ? small_of(v, 3, 8, 0x7f, 0x80)
@@ -193,7 +193,7 @@ static void fill_bits(unsigned char *p, int dtype, uint64_t h, uint64_t from, si
 	for (size_t k = 0; k < n; k++) {
 		uint64_t u = wl_item(h, from + k);
 
-		/* C64 has items of 8 bytes, all of u. */
+		/* C64 has items of 8 bytes, all of which are u. */
 		put_le(p + k * unit, dtype == SHEAF_BOOL ? u & 1 : u, unit);
 	}
 }
@@ -236,7 +236,7 @@ void wl_fill(void *dst, int dtype, uint64_t h, uint64_t from, size_t n)
 	}
 }
 
-/* A small float as fp64: sign, ebits, mbits. */
+/* Converts a small float (sign, ebits, mbits) to fp64. */
 static double small_value(uint32_t x, int ebits, int mbits, int bias)
 {
 	uint32_t frac = x & ((UINT32_C(1) << mbits) - 1);

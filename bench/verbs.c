@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* save, load, reshard: the library's calls in the order a trainer makes them, timed and checked. */
+/* save, load, reshard: call the library in a trainer's order, measure and check. */
 #include "bench.h"
 
 #include <stdio.h>
@@ -18,8 +18,8 @@ static int64_t now_ns(void)
 	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
-/* Times are taken from the end of a barrier, so that ranks on different machines can be compared:
- * from the first one's entry to the last one's return. */
+/* Times are relative to the end of a barrier, so that ranks on different machines can be compared:
+ * from the first rank's entry to the last one's return. */
 struct span {
 	int64_t zero, start, end;
 };
@@ -55,7 +55,7 @@ static void log_line(void *arg, int level, const char *line)
 	fputc('\n', stderr);
 }
 
-/* ", 1.25 GB/s", or MB/s where that would be 0.00; "" where nothing moved. */
+/* Returns ", 1.25 GB/s", in MB/s if that would be 0.00, or "" if no bytes were moved. */
 static const char *speed(char text[40], uint64_t bytes, double seconds)
 {
 	double v = (double)bytes / 1e9 / (seconds > 0 ? seconds : 1e-9);
@@ -117,8 +117,8 @@ void bench_run_opts_init(struct bench_run_opts *out, const struct bench *b, uint
 
 /* --- save --------------------------------------------------------------------------------- */
 
-/* Rank 0 gives the notes and, of a checkpoint this one is like, the files beside the weights. What
- * fails here is told by commit. */
+/* Rank 0 attaches the notes and, if there is --like, the files beside its weights. An error here is
+ * returned by the commit. */
 static void attach(const struct bench *b, struct sheaf_save *save)
 {
 	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
@@ -150,7 +150,7 @@ static void attach(const struct bench *b, struct sheaf_save *save)
 	}
 }
 
-/* EAGAIN after the timeout means that some rank's disk is slow: wait on while anybody writes. */
+/* EAGAIN after the timeout means that a rank's disk is slow. Goes on as long as any rank writes. */
 int bench_commit(const struct bench *b, struct sheaf_save *save, struct sheaf_error *err)
 {
 	uint64_t before = UINT64_MAX;
@@ -173,14 +173,14 @@ int bench_commit(const struct bench *b, struct sheaf_save *save, struct sheaf_er
 	}
 }
 
-/* A save as it was measured: when, what it used, the part of it that begin blocked for. */
+/* Measurements of a save: time, what it used, and how long begin blocked */
 struct measure {
 	struct span span;
 	struct bench_meter meter;
 	uint64_t first_ns;
 };
 
-/* What --rounds adds to an event. All ranks; the event is rank 0's. */
+/* Adds what --rounds adds to an event. All ranks must call this; rank 0 has the event. */
 static int measured(const struct bench *b, struct measure *m, int64_t round, const char *first,
 		    json_t *event, struct sheaf_error *err)
 {
@@ -200,13 +200,14 @@ static int measured(const struct bench *b, struct measure *m, int64_t round, con
 	return rc;
 }
 
-/* Other copies are a part of begin. */
+/* Without --lazy, copying is part of begin. */
 static uint64_t gates_ns(const struct bench *b, const struct sheaf_stat *stat)
 {
 	return b->o->lazy && !stat->at_once ? stat->copied_ns : 0;
 }
 
-/* What --async adds to an event: where the caller was blocked, on the rank that was so longest. */
+/* Adds what --async adds to an event: where the caller was blocked, on the rank with the longest
+ * time. */
 static int stalled(const struct bench *b, const struct sheaf_stat *stat, json_t *event,
 		   struct sheaf_error *err)
 {
@@ -278,32 +279,34 @@ static int saved(const struct bench *b, struct sheaf_run *run, int64_t step, int
 	return rc;
 }
 
-/* Begun and not committed, oldest first. */
+/* Begun but not committed, oldest first */
 enum { FLIGHT = 8 };
 struct flight {
 	struct flown {
 		struct sheaf_save *save;
 		int64_t step, round;
-		bool memory;            /* to memory alone */
+		bool memory;            /* not on disk */
 		struct measure m;
 	} a[FLIGHT];
 	int n;
 	struct sheaf_run *run;
 };
 
-/* What was begun last is copied behind: each tensor is asked for before it changes. */
+/* The last save is copied in the background: waits for the gate of each tensor, before it
+ * changes. */
 static int pass_gates(const struct bench *b, const struct flight *f, struct sheaf_error *err)
 {
 	struct sheaf_save *save = f->n > 0 && b->o->lazy ? f->a[f->n - 1].save : NULL;
 	int rc = 0;
 
-	/* A failed save lets go too; its commit tells why. */
+	/* A failed save opens its gates, too; its commit says why. */
 	for (int i = 0; save && rc != SHEAF_EINVAL; i++)
 		rc = sheaf_save_wait_copied(save, i, -1, NULL);
 	return save ? bench_agree(&b->comm, 0, err) : 0;
 }
 
-/* round 0 fills; later ones save the same values, as a trainer saves the same memory again. */
+/* Round 0 fills the memory; later rounds save the same values, as a trainer saves the same memory
+ * again. */
 static int begin_step(struct bench *b, struct sheaf_run *run, int64_t step, int64_t round,
 		      struct flight *f, struct sheaf_error *err)
 {
@@ -342,7 +345,8 @@ static void say_dropped(const struct bench *b, int64_t step, const struct sheaf_
 	bench_say(&b->events, "step %lld dropped: %s", (long long)step, err->msg);
 }
 
-/* Number i; EAGAIN: not in so much time (< 0: it has to), and it still flies. */
+/* Commits save i. Returns EAGAIN if it is not finished in ms, and then it stays in flight. ms < 0:
+ * waits as long as it takes. */
 static int land(struct bench *b, struct flight *f, int i, int ms, struct sheaf_error *err)
 {
 	struct flown *old = &f->a[i];
@@ -358,7 +362,7 @@ static int land(struct bench *b, struct flight *f, int i, int ms, struct sheaf_e
 						  (json_int_t)old->step));
 		sheaf_save_get_stat(old->save, &stat, NULL);
 		rc = saved(b, f->run, old->step, old->round, old->memory, &old->m, &stat, err);
-	} else if (old->memory && rc == SHEAF_EFAILED) { /* its agent died: training goes on */
+	} else if (old->memory && rc == SHEAF_EFAILED) { /* its agent died: training continues */
 		say_dropped(b, old->step, err);
 		rc = 0;
 	}
@@ -375,7 +379,8 @@ static int ms_left(int64_t until)
 	return left > 0 ? (int)left : 1;
 }
 
-/* Is all of what was begun last copied, everywhere, by then? */
+/* Waits for the gates of the last save until then, on all ranks. *late: a rank did not pass
+ * them. */
 static int pass_gates_by(const struct bench *b, const struct flight *f, int64_t until,
 			 uint64_t *late, struct sheaf_error *err)
 {
@@ -388,7 +393,7 @@ static int pass_gates_by(const struct bench *b, const struct flight *f, int64_t 
 	return bench_reduce(&b->comm, late, 1, MPI_MAX, err);
 }
 
-/* As a trainer that is told to leave when it has begun its last step. */
+/* Behaves as a trainer that is told to exit after it has begun its last step. */
 static int land_by_deadline(struct bench *b, struct flight *f, struct sheaf_error *err)
 {
 	int64_t from = now_ns(), until = from + b->o->deadline_ms * 1000000;
@@ -414,13 +419,13 @@ static int land_by_deadline(struct bench *b, struct flight *f, struct sheaf_erro
 	return 0;
 }
 
-/* With --async those before this one land if they can, without it this one does. */
+/* With --async, commits earlier saves that are finished. Otherwise commits this one. */
 static int save_step(struct bench *b, struct sheaf_run *run, int64_t step, int64_t round,
 		     bool last, struct flight *f, struct sheaf_error *err)
 {
 	int rc = pass_gates(b, f, err);
 
-	/* Memory does not wait for the disk, and its image is wanted now. */
+	/* A save to memory does not wait for the disk, and its staging buffer is needed now. */
 	for (int i = 0; rc == 0 && i < f->n;)
 		if (f->a[i].memory)
 			rc = land(b, f, i, -1, err);
@@ -454,7 +459,7 @@ static int land_all(struct bench *b, struct flight *f, int rc, struct sheaf_erro
 
 /* --- load --------------------------------------------------------------------------------- */
 
-struct heard {                          /* what the report said, by tensor */
+struct heard {                          /* the report of a load, by tensor */
 	const struct wl_model *model;
 	char *what;                     /* owned */
 };
@@ -480,7 +485,7 @@ static void hear(void *arg, int32_t kind, const char *family, const char *name, 
 	size_t i = wl_model_find(h->model, family ? family : "model", name);
 
 	(void)msg;
-	/* Whether it was verified, and what the state lacks, says nothing about the values. */
+	/* Whether a tensor is verified, or missing in the state, does not affect its values. */
 	if (h->what && i < h->model->n && kind != SHEAF_REPORT_UNVERIFIED &&
 	    kind != SHEAF_REPORT_UNEXPECTED)
 		h->what[i] = (char)kind;
@@ -492,8 +497,8 @@ static bool is_odd(char kind)
 	       kind == SHEAF_REPORT_ZEROED;
 }
 
-/* One line for each of the first tensors that were not loaded as they are held, whichever rank
- * heard of them. [all ranks] */
+/* Prints one line for each of the first tensors that were not loaded as expected, on whichever rank
+ * this was. [all ranks] */
 static int tell_odd(const struct bench *b, struct sheaf_checkpoint *step, const struct heard *h,
 		    struct sheaf_error *err)
 {
@@ -579,7 +584,7 @@ static int loaded(const struct bench *b, int64_t step, int64_t round, struct mea
 	return 0;
 }
 
-/* --unverified is for steps opened by their path. */
+/* --unverified needs a step that is opened by its path. */
 static int step_open(const struct bench *b, struct sheaf_run *run, int64_t step,
 		     struct sheaf_checkpoint **open, struct sheaf_error *err)
 {
@@ -595,7 +600,7 @@ static int step_open(const struct bench *b, struct sheaf_run *run, int64_t step,
 	return rc < 0 ? rc : sheaf_checkpoint_open_path(open, path, b->group, &opts, err);
 }
 
-/* What a load left in memory, item by item. */
+/* Compares what a load left in memory, item by item. */
 static int check(struct bench *b, struct wl_held *held, struct sheaf_checkpoint *open,
 		 const struct heard *heard, uint64_t *checked, struct sheaf_error *err)
 {
@@ -607,8 +612,9 @@ static int check(struct bench *b, struct wl_held *held, struct sheaf_checkpoint 
 	return rc ? rc : bench_reduce(&b->comm, checked, 1, MPI_SUM, err);
 }
 
-/* Load into held, whose memory is touched before the clock starts, and compare every item.
- * Of many rounds the first and the last are compared. *step becomes the number that was opened. */
+/* Loads into `held`, whose memory is touched before the clock starts, and compares every item. Of
+ * many rounds, only the first and the last are compared. *step is set to the number that was
+ * opened. */
 static int load_step(struct bench *b, struct sheaf_run *run, int64_t round, struct wl_held *held,
 		     struct sheaf_state *state, int64_t *step, struct sheaf_error *err)
 {
@@ -698,7 +704,8 @@ int bench_run(struct bench *b)
 	rc = land_all(b, &flight, rc, &err);
 	if (rc != 0)
 		bench_error(b, step, rc, &err);
-	/* After ELOST only _free and _close remain, and even they may wait for the dead. */
+	/* After ELOST only _free and _close may be called, and even close may wait for dead
+	 * ranks. */
 	if (rc != SHEAF_ELOST)
 		sheaf_run_close(run);
 	return rc;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of tensors of a state: growing it, Adam's families, choosing families, order. */
+/* The tensors of a state: adding them, Adam's families, choosing families, order */
 #include "workload.h"
 
 #include <stdarg.h>
@@ -39,7 +39,7 @@ const char *wl_size(char text[32], uint64_t bytes)
 		v /= 1024;
 		u++;
 	}
-	if (v >= 1023.95 && u < 6) { /* would print as 1024.0 */
+	if (v >= 1023.95 && u < 6) { /* it would print as 1024.0 */
 		v /= 1024;
 		u++;
 	}
@@ -70,7 +70,7 @@ static int bytes_cmp(const char *a, size_t an, const char *b, size_t bn)
 	return d ? d : (an > bn) - (an < bn);
 }
 
-/* Two digit runs by value; *zeros gets which has fewer leading zeros. */
+/* Compares two runs of digits by value. Sets *zeros by which one has fewer leading zeros. */
 static int digits_cmp(const char *a, size_t an, const char *b, size_t bn, int *zeros)
 {
 	size_t az = 0, bz = 0;
@@ -165,7 +165,8 @@ int wl_shape_check(int dtype, int ndim, const int64_t *shape, const char *name,
 		return wl_fail(err, SHEAF_EINVAL, "%.200s: %d dimensions, at most %d can be", name,
 			       ndim, SHEAF_DIMS_MAX);
 	for (int d = 0; d < ndim; d++) {
-		/* The product without zeros too: strides of an empty tensor must fit as well. */
+		/* Computes the product without zeros, too, because the strides of an empty tensor
+		 * must fit as well. */
 		if (shape[d] < 0 ||
 		    __builtin_mul_overflow(widest, shape[d] ? shape[d] : 1, &widest) ||
 		    widest > INT64_MAX / 128)
@@ -213,7 +214,7 @@ nomem:
 
 /* --- Adam --------------------------------------------------------------------------------- */
 
-/* F64, F32, F16, BF16 and the smaller floating types; C64 is none. */
+/* F64, F32, F16, BF16 and the smaller floating types, but not C64 */
 static bool is_floating(int dtype)
 {
 	const char *name = sheaf_dtype_name(dtype);
@@ -254,7 +255,7 @@ out:
 	return rc;
 }
 
-/* A tied tensor is one parameter under two names, so its master and moments are tied as well. */
+/* A tied tensor is one parameter with two names, so its master and moments are tied as well. */
 int wl_model_adam(struct wl_model *m, struct sheaf_error *err)
 {
 	size_t n = m->n;
@@ -276,7 +277,7 @@ int wl_model_adam(struct wl_model *m, struct sheaf_error *err)
 
 /* --- families ----------------------------------------------------------------------------- */
 
-/* Families that a state may lack without the name being a slip. */
+/* Returns whether a state may lack this family, without its name being a mistake. */
 static bool is_usual(const char *s, size_t n)
 {
 	static const char *const usual[] = { "model", "master_weights", "optimizer", "ema" };
@@ -393,7 +394,7 @@ int wl_model_seal(struct wl_model *m, struct sheaf_error *err)
 		if (t->expert >= experts)
 			experts = t->expert + 1;
 	}
-	/* Without "experts" there are as many as the highest number says. */
+	/* Without "experts", their number is the highest number plus one. */
 	for (size_t i = 0; i < m->n; i++)
 		if (m->t[i].expert >= 0 && m->t[i].experts < 0)
 			m->t[i].experts = experts;

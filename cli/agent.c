@@ -303,8 +303,7 @@ static bool another(const struct agent *g, int *rc)
 
 	if (asked < 0 && asked != SHEAF_EINVAL)
 		return false;
-	*rc = asked < 0 ? cli_error(g->a, asked, g->run, err.msg, NULL) : 0; /* the agent of another
-									      * run */
+	*rc = asked < 0 ? cli_error(g->a, asked, g->run, err.msg, NULL) : 0; /* of another run */
 	if (asked < 0)
 		return true;
 	if (info.about[0] && strcmp(info.about, g->about)) {

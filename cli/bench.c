@@ -40,8 +40,7 @@ struct bench {
 	int64_t rounds;
 	int n[WHATS];
 	struct device_time t[WHATS][ROUNDS_MAX];
-	double begin_s;                 /* time until the memory of the fastest save was free
-					 * again */
+	double begin_s;                 /* of the fastest save, until its memory was free */
 };
 
 static int failed(const struct bench *b, int rc, const char *what)
