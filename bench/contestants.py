@@ -15,7 +15,7 @@ FIO_REQUEST = 8 << 20
 
 
 def drop(files):
-    """Out of the page cache, as no root is needed for: written back, then given up."""
+    """Writes the files back and drops them from the page cache, which needs no root."""
     for name in files:
         fd = os.open(name, os.O_RDONLY)
         try:
@@ -26,7 +26,7 @@ def drop(files):
 
 
 def warm(files):
-    """Into the page cache, whole."""
+    """Reads the files completely into the page cache."""
     for name in files:
         with open(name, "rb", buffering=0) as f:
             while f.read(8 << 20):
@@ -34,7 +34,7 @@ def warm(files):
 
 
 def tensor_files(step):
-    """The safetensors files of a step, and their sizes."""
+    """Returns the safetensors files of a step, and their sizes."""
     found = []
     for at, _, names in os.walk(step):
         found += [os.path.join(at, n) for n in names if n.endswith(".safetensors")]
@@ -53,7 +53,7 @@ class Contestant:
 
 
 class Again(Contestant):
-    """The same contestant a second time in each round: A' beside A."""
+    """The same contestant once more in each round: A' beside A."""
 
     def __init__(self, of, name=None):
         super().__init__(name or of.name + " again")
@@ -67,7 +67,7 @@ class Again(Contestant):
 
 
 class Fio(Contestant):
-    """New preallocated files of given sizes, one job each; or files that are there, read."""
+    """fio: writes new preallocated files of given sizes, one job each, or reads existing files."""
 
     def __init__(self, bench, name, folder, files, direct=True, reads=False, cold=True):
         super().__init__(name)
@@ -91,7 +91,7 @@ class Fio(Contestant):
             lines += ["fallocate=native", "end_fsync=1"]
         for i, f in enumerate(self.files):
             n = os.path.getsize(f) if self.reads else f
-            # Direct reads are whole sectors; direct writes whole pages.
+            # Direct reads are of whole sectors, direct writes of whole pages.
             n = n // 4096 * 4096 if self.reads and self.direct else (n + 4095) // 4096 * 4096
             name = f if self.reads else os.path.join(self.folder, "f%d" % i)
             if n:
@@ -119,7 +119,7 @@ class Fio(Contestant):
 
 
 class Lines(Contestant):
-    """A program that waits for a line, does a round, and answers with JSON lines."""
+    """A program that waits for a line, runs a round, and prints JSON lines."""
 
     def __init__(self, name, command, events):
         super().__init__(name)
@@ -173,8 +173,9 @@ def sheaf_bench(bench, ranks, *args):
 
 
 class Save(Lines):
-    """Saves of one process group, as in training; the step goes after each. The first save, which
-    touches the images for the first time, is made here and not counted, unless it is cold."""
+    """Saves in one process group, as in training; each step is deleted after its save. The first
+    save, which touches the staging buffers for the first time, is made here and not counted, unless
+    it is cold."""
 
     def __init__(self, bench, name, ranks, state, *args, run=None, cold=False):
         self.run = run or os.path.join(bench.dir, "run-" + name.replace(" ", "-"))
@@ -201,7 +202,7 @@ class Save(Lines):
 
 
 class FreshSave(Contestant):
-    """A process group for each save: first touches and start-up of threads are in the time."""
+    """A process group for each save: its time includes first touches and the start of threads."""
 
     def __init__(self, bench, name, ranks, state, *args):
         super().__init__(name)
@@ -216,9 +217,9 @@ class FreshSave(Contestant):
 
 
 class Load(Lines):
-    """Loads of one step into memory that was touched. Where a process has its memory makes half of
-    a difference on some machines, and stays with it: so there are so many lives, one after the
-    other."""
+    """Loads of one step into memory that was touched. On some machines, where a process has its
+    memory makes a difference of one half, for as long as the process lives. So several processes
+    run, one after another."""
 
     def __init__(self, bench, name, ranks, run, step, state, *args, rounds, cold=True, lives=3):
         self.files = tensor_files(os.path.join(run, "checkpoint-%d" % step))
@@ -249,7 +250,7 @@ class Load(Lines):
 
 
 class Read(Lines):
-    """Plain reads by threads: sheaf-bench-read."""
+    """Plain reads in threads: sheaf-bench-read."""
 
     def __init__(self, bench, name, how, threads, files):
         self.files = files
@@ -261,7 +262,7 @@ class Read(Lines):
 
 
 class Verify(Contestant):
-    """sheaf verify, a process each time."""
+    """sheaf verify, in a new process each time."""
 
     def __init__(self, bench, name, run, step):
         super().__init__(name)
@@ -287,7 +288,7 @@ class Verify(Contestant):
 
 
 def told(event):
-    """An event of sheaf-bench as a round."""
+    """Converts an event of sheaf-bench to a round."""
     keep = ("seconds", "bytes", "cpu_s", "peak_bytes", "grown_bytes", "rss_bytes", "begin_s",
             "open_s", "checked_items", "held", "faults")
     r = {k: event[k] for k in keep if k in event}
@@ -297,7 +298,7 @@ def told(event):
 
 
 def once(bench, ranks, name, *args):
-    """One run of sheaf-bench; its event of that name."""
+    """Runs sheaf-bench once, and returns its event of that name."""
     done = subprocess.run(sheaf_bench(bench, ranks, *args, "--json"), capture_output=True,
                           text=True, stdin=subprocess.DEVNULL)
     found = [json.loads(l) for l in done.stdout.splitlines() if l.startswith("{")]
@@ -308,9 +309,9 @@ def once(bench, ranks, name, *args):
 
 
 def state_file(bench, how="mixed", adam=True, gb=None):
-    """A description like Qwen2's, about that many GB: embedding, layers, norm; bf16 weights and,
-    with adam, fp32 masters and moments. `how` all matrices are cut: "inner", "outer", or "mixed",
-    as tensor parallelism does. Returns its path."""
+    """Writes a description like Qwen2's, of about `gb` GB: embedding, layers, norm; bf16 weights
+    and, with adam, fp32 masters and moments. `how`: how all matrices are cut, "inner", "outer" or,
+    as in tensor parallelism, "mixed". Returns its path."""
     gb = gb or bench.gb
     per = 14 if adam else 2
     hidden, inner, vocab = (896, 4864, 32768) if gb >= 1 else (128, 512, 2048)
@@ -345,7 +346,7 @@ def state_file(bench, how="mixed", adam=True, gb=None):
 
 
 def make_step(bench, ranks, state, *args, name="made"):
-    """A committed step 1 to read; (run, step directory, event)."""
+    """Commits a step 1, to be read. Returns (run, step directory, event)."""
     run = os.path.join(bench.dir, name)
     event = once(bench, ranks, "saved", "save", "--run", run, "--step", "1", "--state", state,
                  *args)
@@ -353,7 +354,7 @@ def make_step(bench, ranks, state, *args, name="made"):
 
 
 def step_sizes(bench, state):
-    """The sizes of the files of a step of this state, which is made and removed."""
+    """Returns the sizes of the files of a step of this state. The step is made and removed."""
     run, step, _ = make_step(bench, 1, state, name="sizes")
     sizes = [os.path.getsize(f) for f in tensor_files(step)]
     shutil.rmtree(run)

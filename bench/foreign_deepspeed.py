@@ -21,11 +21,11 @@ from deepspeed.utils import zero_to_fp32                                    # no
 from foreign_rounds import rounds                                           # noqa: E402
 
 RANKS = 2
-WIDTH = 1023                    # odd, so that parts begin inside rows
+WIDTH = 1023                    # odd, so that parts begin within rows
 
 
 def shapes(items):
-    """Parameters of at most 16 Mi items."""
+    """Returns shapes of parameters with at most 16 Mi items."""
     out, rows = collections.OrderedDict(), items // WIDTH
     while rows:
         some = min(rows, 16 << 10)

@@ -11,16 +11,16 @@ import contestants as c
 import ocdbt
 from harness import now
 
-# What sheaf export needs for each format. Those without --all have the weights alone.
+# Options of sheaf export for each format. Without --all, only weights are exported.
 ALL = ["--all"]
 ADAM = ALL + ["--step", "100", "--betas", "0.9,0.95"]
 FORMATS = {"hf": [], "torch": ALL, "dcp": ALL, "npz": ALL, "paddle": ALL, "paddle-uc": ADAM,
            "paddle-fc": ADAM, "sharding-io": ADAM, "deepspeed-universal": ADAM, "megatron": ALL}
-SMALL = 1 << 20                 # fio leaves out files that are smaller
+SMALL = 1 << 20                 # fio skips smaller files
 
 
 class Command(c.Contestant):
-    """A command. Its files are dropped from the page cache before each round. env: of the command,
+    """A command. Its files are dropped from the page cache before each round. env: its environment,
     if it is not that of the bench."""
 
     def __init__(self, name, command, files, size, after=None, env=None):
@@ -51,8 +51,8 @@ class Command(c.Contestant):
 
 
 class ReadThenWrite(c.Contestant):
-    """fio reads files, and then writes new ones of their sizes. again_s: the seconds if what was
-    written were read as well, as fast as the files before."""
+    """fio reads files, and then writes new ones of their sizes. again_s: the seconds if the new
+    files were read, too, as fast as the old ones."""
 
     def __init__(self, bench, folder, files):
         super().__init__("fio, read then write")
@@ -78,7 +78,7 @@ def removed(path):
 
 
 def files_of(path):
-    """All files of a file or a directory."""
+    """Returns all files of a file or a directory."""
     if os.path.isfile(path):
         return [path]
     return [os.path.join(at, n) for at, _, names in os.walk(path) for n in names]
@@ -125,7 +125,7 @@ def put_tensors(folder, family, names, rows, fill, **more):
 
 
 def training(b, folder):
-    """Writes weights and moments of --gb gigabytes, whose values are finite."""
+    """Writes weights and moments of --gb gigabytes, with finite values."""
     rng = random.Random(1)
     rows = max(1, int(b.gb * 1e9) // (3 * 8 * 4096))
     names = ["layers.%d.weight" % i for i in range(8)]
@@ -149,7 +149,7 @@ def sheaf(b, *command):
 
 
 def each_format(b):
-    """Exports a step of a run to each format, and imports what was exported."""
+    """Exports a step of a run to each format, and imports the exports."""
     wanted = b.args.formats.split(",") if b.args.formats else list(FORMATS)
     unknown = [f for f in wanted if f not in FORMATS]
     if unknown:
@@ -165,7 +165,7 @@ def each_format(b):
         to, again = os.path.join(b.dir, "to"), os.path.join(b.dir, "again")
         export = ["export", run + "@100", to, "--format", kind] + FORMATS[kind]
         step = os.path.join(run, "checkpoint-100")
-        # Without --all the files of other families are not read.
+        # Without --all, the files of other families are not read.
         compared(b, "a step of a run as " + kind, step, to, export, scratch,
                  lambda f, some=not FORMATS[kind]: not some or "/optimizer/" not in f)
         sheaf(b, *export)
@@ -205,7 +205,8 @@ def sparse_orbax(path, size):
 
 
 def sparse_files(b, others):
-    """Imports sparse files of 20 GB, for their memory. others: makers of files, by format."""
+    """Imports sparse files of 20 GB, to measure memory. others: functions that make files, by
+    format."""
     makers = {"hf": sparse_safetensors, "gguf": sparse_gguf, "orbax": sparse_orbax, **others}
     size = 20_000_000 if b.quick else 20_000_000_000
     for kind, make in makers.items():

@@ -20,14 +20,14 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from foreign_rounds import rounds
 
-RANKS = 2                       # as many as make_megatron.py has
-PAD = 128 * RANKS               # the vocabulary is a multiple of it: of 128 on each rank
+RANKS = 2                       # the same number as in make_megatron.py
+PAD = 128 * RANKS               # the vocabulary is padded to a multiple of it: of 128 on each rank
 KV_HEADS = 2
 
 
 def shape(size):
-    """The configuration of a model whose weights have about `size` bytes: layers of Qwen2.5-1.5B,
-    as many as are needed, or smaller ones."""
+    """Returns the configuration of a model whose weights have about `size` bytes: as many layers of
+    Qwen2.5-1.5B as are needed, or smaller ones."""
     vocab, wide, inner, heads = (151936, 1536, 8960, 12) if size >= 1e9 else (1000, 256, 1024, 4)
     layer = wide * (2 * wide + 2 * KV_HEADS * wide // heads + 3 * inner)
     return Qwen2Config(
@@ -39,7 +39,7 @@ def shape(size):
 # ---- the save ----
 
 def save(rank, folder, config):
-    """What a rank saves."""
+    """Saves the part of one rank."""
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "test",
                                     "golden", "foreign"))
     import make_megatron
@@ -77,7 +77,8 @@ def make(folder, size):
 # ---- its conversion ----
 
 def apart(loaded, config):
-    """The weights under the names of Hugging Face. loaded: the whole tensors of Megatron-Core."""
+    """Returns the weights under their Hugging Face names. loaded: the whole tensors of
+    Megatron-Core."""
     heads, groups = config.num_attention_heads, config.num_key_value_heads
     q, d = heads // groups, config.hidden_size // heads
     out = {"model.embed_tokens.weight":
@@ -89,7 +90,7 @@ def apart(loaded, config):
         attention, mlp = ({k[len(start):]: v[i] for k, v in loaded.items() if k.startswith(start)}
                           for start in ("decoder.layers.self_attention.", "decoder.layers.mlp."))
         for kind in "weight", "bias":
-            # For each kv head its queries, its key and its value.
+            # For each kv head: its queries, its key and its value.
             fused = attention["linear_qkv." + kind]
             each = fused.view(groups, q + 2, d, *fused.shape[1:])
             for name, part in zip("qkv", each.split([q, 1, 1], 1)):
@@ -105,10 +106,10 @@ def apart(loaded, config):
 
 
 def convert(folder, out):
-    """Does what a conversion script must do, and nothing that it could leave out. One process
-    loads all tensors whole, into tensors whose sizes the save says, so no model of Megatron-Core
-    is made. The model of transformers is made without memory for its weights, takes what was
-    loaded, and is saved. Only queries, keys and values are copied: their rows are not together."""
+    """Does only what a conversion script must do. One process loads all tensors completely, into
+    tensors whose sizes it takes from the save, so it needs no model of Megatron-Core. The model of
+    transformers is made without memory for its weights, takes the loaded ones, and is saved. Only
+    queries, keys and values are copied, because their rows are not contiguous."""
     if not dist.is_initialized():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     step = os.path.join(folder, "iter_0000010")

@@ -14,13 +14,13 @@ from harness import ROOT
 
 
 def python(script, *arguments):
-    """The command that runs a script, of this folder if it has no path."""
+    """Returns the command that runs a script; one without a path is in this folder."""
     return [sys.executable, "-W", "ignore", os.path.join(ROOT, "bench", script), *arguments]
 
 
 class Child(c.Contestant):
-    """A Python program of this folder that stays. For each line that it gets, it makes a round, and
-    prints what it has measured."""
+    """A Python program of this folder that keeps running. For each line that it reads, it runs a
+    round, and prints the measurements."""
 
     def __init__(self, name, script, arguments, **how):
         super().__init__(name)
@@ -74,8 +74,8 @@ LIMIT = "fio, write"
 
 
 def compiled(b):
-    """The environment of Python programs whose modules are compiled once. If the modules were
-    installed without byte code, or it may not be written, each start would compile all of them."""
+    """Returns an environment in which Python modules are compiled only once. If they were installed
+    without byte code, or it cannot be written, each start would compile all of them."""
     env = dict(os.environ, PYTHONPYCACHEPREFIX=os.path.join(b.dir, "bytecode"))
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     return env
@@ -94,7 +94,7 @@ class Conversion(Command):
 
 
 class Started(Child):
-    """A conversion in rounds, by a Python that has started and imported everything."""
+    """A conversion in rounds, in a Python process that has already imported everything."""
 
     def __init__(self, script, folder, files, size, out, env):
         super().__init__("without its start", script, ["rounds", folder, out],
@@ -112,12 +112,13 @@ class Started(Child):
 
 def conversions(b, what, name, command, started, folder, size, options=()):
     """Compares `sheaf convert` of a checkpoint to a Hugging Face directory with the conversion by
-    the software that wrote it, from the page cache and from the disk. Both must give the same. fio,
-    which only writes as many bytes, shows what the disk allows. command(out): the command of that
-    software. started: a script that does the same in rounds. size: the bytes of the weights."""
+    the software that wrote it, from the page cache and from the disk. Both must give the same
+    result. fio, which only writes as many bytes, shows the limit of the disk. command(out): the
+    command of that software. started: a script that does the same in rounds. size: the bytes of the
+    weights."""
     theirs, ours = os.path.join(b.dir, "theirs"), os.path.join(b.dir, "ours")
     sheaf, env, files = b.program("sheaf"), compiled(b), files_of(folder)
-    # Not in this process: the memory of a command is at least that of the process that starts it.
+    # Not in this process: the peak memory of a command is at least that of its parent.
     subprocess.run(["cat", *files], check=True, stdout=subprocess.DEVNULL)
     for cold in (True,) if b.quick else (False, True):
         dropped = files if cold else []
@@ -140,7 +141,7 @@ def conversions(b, what, name, command, started, folder, size, options=()):
 
 
 def made(b, name, folder):
-    """Has a script write its checkpoint."""
+    """Runs a script that writes its checkpoint."""
     done = subprocess.run(python(name, "make", folder, str(int(b.gb * 1e9))), env=compiled(b),
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
@@ -153,7 +154,7 @@ def zero(b):
         return b.skip("a save of DeepSpeed: this Python has no DeepSpeed")
     folder = os.path.join(b.dir, "zero")
     made(b, "foreign_deepspeed.py", folder)
-    # DeepSpeed puts it into the directory of the saves.
+    # DeepSpeed copies it into the directory of the saves.
     own = shutil.copy(os.path.join(found.submodule_search_locations[0], "utils",
                                    "zero_to_fp32.py"), folder)
     return conversions(b, "ZeRO 3 of DeepSpeed", "zero_to_fp32", lambda out: python(

@@ -27,7 +27,7 @@ def whole(i, rows):
 
 
 def read_bytes():
-    """The number of bytes that this process has read, by the kernel's count of its calls."""
+    """Returns the number of bytes that this process has read, as the kernel counts its calls."""
     with open("/proc/self/io", encoding="ascii") as f:
         return int(f.readline().split()[1])
 

@@ -10,8 +10,8 @@ import time
 
 
 def rounds(convert):
-    """Prints a line, because the imports are done. For each line of standard input it calls
-    convert(), and prints how long that took and how much memory the process has had."""
+    """Prints a line when the imports are done. For each line of standard input it calls convert(),
+    and prints how long that took and the peak memory of the process."""
     told = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     told.write("ready\n")
     for _ in sys.stdin:

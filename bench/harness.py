@@ -36,7 +36,7 @@ def median(xs):
 
 
 def interval(a, b, draws=2000, seed=1):
-    """The 95 % bootstrap interval of (median(b) - median(a)) / median(a)."""
+    """Returns the 95 % bootstrap interval of (median(b) - median(a)) / median(a)."""
     n, rng = min(len(a), len(b)), random.Random(seed)
     base, found = median(a), []
     for _ in range(draws):
@@ -54,13 +54,13 @@ def size(n):
 
 
 class Series:
-    """What one contestant did in each round."""
+    """The rounds of one contestant."""
 
     def __init__(self, name):
         self.name, self.rounds = name, []
 
     def unit(self):
-        """Seconds per byte; seconds where no bytes are told."""
+        """Returns seconds per byte, or seconds if there are no bytes."""
         return [r["seconds"] / (r.get("bytes") or 1) for r in self.rounds]
 
     def best(self):
@@ -82,7 +82,7 @@ class Series:
 
 
 class Missing(RuntimeError):
-    """A program that this measurement needs is not here."""
+    """This measurement needs a program that is not installed."""
 
 
 def ranks_text(n):
@@ -105,15 +105,16 @@ class Table:
                 each = now() - began
                 print("%s: a round takes %.0f s, all %d of them %.0f min" % (
                     self.title, each, rounds, each * rounds / 60), file=sys.stderr, flush=True)
-            # Not by rotation: then A' would always come after A, and A after somebody else, whose
-            # removed files the disk may still be busy with.
+            # The order is random. With a rotation, A' would always follow A, and A another
+            # contestant, whose removed files may still keep the disk busy.
             for c in random.Random(r).sample(contestants, len(contestants)):
                 c.before()
                 settle()
                 self.series[c.name].rounds.append(c.round())
 
     def noise(self):
-        """How far the medians of A and A' are apart, and the interval; None without them."""
+        """Returns the difference of the medians of A and A', and the interval; None without
+        them."""
         if not self.noise_of:
             return None
         a, again = (self.series[n].unit() for n in self.noise_of)
@@ -131,11 +132,12 @@ class Table:
         return -room <= lo and hi <= room
 
     def better(self, *names):
-        """Of several limits the one with the better median."""
+        """Returns the name with the best median of several limits."""
         return min(names, key=lambda n: self.series[n].median())
 
     def claim(self, text, value, bound, at_least, timed=True):
-        """A bound and what was found. timed False: a count, which noise does not excuse."""
+        """Adds a claim: a bound and the value measured. timed False: a count, which noise does not
+        excuse."""
         self.timed |= timed
         if value is None:
             verdict = "not measured"
@@ -183,7 +185,7 @@ HEAD = ["", "best", "median", "spread", "best/limit", "median/limit", "CPU s/GB"
 
 
 def cells(row):
-    """A row of a table, for people."""
+    """Returns the cells of a row, as text."""
     if row["best_rate"]:
         speed = [cell(row["best_rate"], "%.0f MB/s", 1e-6),
                  cell(row["median_rate"], "%.0f MB/s", 1e-6)]
@@ -212,7 +214,8 @@ def claim_text(c):
 
 
 def told_lines(table):
-    """A table of a program that measured itself: its own members are the columns."""
+    """Returns the lines of a table from a program that measured itself: its own members are
+    columns."""
     keys = list(dict.fromkeys(k for r in table["rows"] for k in r))
     def text(v):
         return "%.4g" % v if isinstance(v, float) else str(v)
@@ -245,7 +248,7 @@ def print_table(table):
 
 
 def print_bounds(tables):
-    """All claims in one table. A single one stands under its own table already."""
+    """Prints all claims in one table. A single claim is printed under its own table already."""
     lines = [("measured", "claim", "value", "bound", "verdict")]
     for t in tables:
         for c in t["claims"]:
@@ -260,7 +263,7 @@ def print_bounds(tables):
 
 
 class Bench:
-    """The command line, the programs, a folder that goes away, and the answer."""
+    """The command line, the programs, a temporary folder, and the result."""
 
     def __init__(self, doc, gb=2.1, rounds=15, more=None):
         self.name = os.path.basename(sys.argv[0])
@@ -279,7 +282,7 @@ class Bench:
         self.rounds = a.rounds or (2 if a.quick else rounds)
         self.gb = a.gb or (0.008 if a.quick else gb)
         self.tables, self.skips, self.open = [], [], []
-        self.shown = None                       # of the tables; None: not even the machine
+        self.shown = None                       # number of tables shown; None: not even the machine
         sys.stdout.reconfigure(line_buffering=True)
         self.build = os.path.abspath(a.build) if a.build else prepare()
         self.where = os.path.abspath(a.dir or os.path.join(ROOT, "build", "bench"))
@@ -287,7 +290,8 @@ class Bench:
         self.dir = tempfile.mkdtemp(prefix=self.name + ".", dir=self.where)
 
     def program(self, name, needed=True):
-        """Its path; Missing, or None where it is not needed."""
+        """Returns the path of a program; if it is missing, raises Missing, or returns None if not
+        needed."""
         for at in ("bench/" + name, "cli/" + name, name):
             path = os.path.join(self.build, at)
             if os.access(path, os.X_OK) and os.path.isfile(path):
@@ -298,12 +302,13 @@ class Bench:
         return found
 
     def settle(self):
-        """Before a turn: what others wrote is on the disk, and what they removed is discarded."""
+        """Before a turn: waits until other writes are on disk, and removed files are discarded."""
         if not self.quick:
             os.sync()
 
     def measure(self, title, contestants, limit, noise=None, rounds=None):
-        """Runs them and closes them; the Table, to which claims are added until the next one."""
+        """Runs the contestants and closes them. Returns the Table; until the next one, claims are
+        added to it."""
         self.show()
         table = Table(title, limit, noise)
         self.open = contestants
@@ -320,7 +325,7 @@ class Bench:
         self.open = []
 
     def skip(self, why):
-        """Something that cannot be measured here; said, never left out in silence."""
+        """Reports a part that cannot be measured here, so that nothing is left out silently."""
         self.skips.append(why)
 
     def data(self, table):
@@ -330,7 +335,7 @@ class Bench:
         return data
 
     def show(self):
-        """What is measured by now, for people: the rest may take an hour, or never come."""
+        """Prints the results so far, because the rest may take an hour, or fail."""
         if self.args.json:
             return
         if self.shown is None:
@@ -341,7 +346,7 @@ class Bench:
         self.shown = len(self.tables)
 
     def finish(self):
-        """Prints; the exit status."""
+        """Prints the results. Returns the exit status."""
         self.close()
         shutil.rmtree(self.dir, ignore_errors=True)
         tables = [self.data(t) for t in self.tables]
@@ -365,7 +370,7 @@ class Bench:
         return 1 if "missed" in verdicts else 0
 
     def main(self, body):
-        """Runs body(self), whatever happens leaves nothing behind, and exits."""
+        """Runs body(self), cleans up whatever happens, and exits."""
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         try:
             body(self)
@@ -377,7 +382,7 @@ class Bench:
         except (OSError, RuntimeError, subprocess.SubprocessError) as e:
             self.close()
             shutil.rmtree(self.dir, ignore_errors=True)
-            if self.tables:         # an hour's worth, perhaps
+            if self.tables:         # there may be an hour of results
                 self.skip("what is not here: %s" % e)
                 self.finish()
             sys.exit("bench/%s: %s" % (self.name, e))
@@ -389,7 +394,8 @@ class Bench:
 
 
 def prepare():
-    """What ./demo does first: packages by name, the optimised build. Its folder."""
+    """Does the first steps of ./demo: installs packages by name, and builds with optimisation.
+    Returns the build folder."""
     script = (". tools/setup.sh; mkdir -p build; need_packages $packages_build fio; build_release;"
               " targets=$(ninja -C build -t targets all |"
               " sed -n 's,^\\(bench/[a-z-]*\\|train/sheaf-bench-[a-z]*\\|libsheaf\\.so[.0-9]*\\)"

@@ -10,8 +10,9 @@ PINS = os.path.join(ROOT, "bench", "peer", "requirements.txt")
 
 
 def python(packages, install, absent):
-    """Its path, or this interpreter's where it is not there and nothing may be installed. Each
-    entry of packages is asked for by itself; absent[entry] says why one cannot be had."""
+    """Returns the path of the interpreter, or of this one if there is none and nothing may be
+    installed. Each entry of packages is installed separately; absent[entry] says why one is
+    missing."""
     at = os.path.join(ROOT, "build", "peers-venv")
     found = os.path.join(at, "bin", "python")
     if not install:

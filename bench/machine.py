@@ -22,7 +22,7 @@ def file_text(path):
 
 
 def mount_of(path):
-    """File system type and options of the mount that holds path; ("", "") where unknown."""
+    """Returns the type and options of the file system that contains path; ("", "") if unknown."""
     path, found = os.path.realpath(path), ("", "", "")
     for line in file_text("/proc/self/mounts").splitlines():
         parts = line.split()
@@ -33,13 +33,13 @@ def mount_of(path):
 
 
 def memory_free():
-    """Bytes that new programs may take."""
+    """Returns the number of bytes available to new programs."""
     free = re.search(r"MemAvailable:\s*(\d+)", file_text("/proc/meminfo"))
     return int(free[1]) * 1024 if free else 1 << 62
 
 
 def instructions():
-    """The sets of instructions that matter here, of those that the processor has."""
+    """Returns the relevant instruction sets that the processor has."""
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.*)", file_text("/proc/cpuinfo"), re.M)
     here = flags[1].split() if flags else []
     return [f for f in ("avx2", "avx512f", "avx512_bf16", "pclmulqdq", "vpclmulqdq") if f in here]

@@ -39,7 +39,8 @@ FILES = varint(1) + varint(len(DATA)) + varint(0) + DATA
 
 
 def write(folder, arrays):
-    """Arrays of bytes, by name: how many each has. All are holes but the last 4 KiB of each."""
+    """Writes arrays of bytes; arrays: the size of each, by name. All but the last 4 KiB is a
+    hole."""
     os.makedirs(os.path.join(folder, "d"))
     keys, places = [], []
     with open(os.path.join(folder, "d", "0"), "wb") as f:

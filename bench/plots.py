@@ -10,7 +10,7 @@ INK, FAINT, LIMIT, OURS = "#222222", "#cccccc", "#888888", "#1b6ca8"
 
 
 def steps(most):
-    """Round numbers from 0 to past the largest value."""
+    """Returns round numbers from 0 to above the largest value."""
     unit = 10.0 ** len(str(int(most))) / 10 if most >= 1 else 0.1
     for k in (0.1, 0.2, 0.25, 0.5, 1, 2, 5, 10):
         if most / (unit * k) <= 6:
@@ -30,7 +30,7 @@ def line(x1, y1, x2, y2, color, width=1.0, dash=""):
 
 
 def values(row):
-    """MB/s of each round, or ms where no bytes are told."""
+    """Returns MB/s of each round, or ms if there are no bytes."""
     if row["best_rate"]:
         return [row["bytes"] / s / 1e6 for s in row["samples_s"] if s > 0]
     return [s * 1e3 for s in row["samples_s"]]
@@ -42,7 +42,7 @@ def middle(xs):
 
 
 def draw(table):
-    """The SVG of a table that harness.py made."""
+    """Returns the SVG of a table of harness.py."""
     rows = table["rows"]
     unit = "MB/s" if rows[0]["best_rate"] else "ms"
     ticks = steps(max(v for r in rows for v in values(r)))

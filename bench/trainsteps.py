@@ -10,13 +10,13 @@ from harness import ROOT
 
 
 def sizes(b):
-    """The config.json of the model, the steps of a job and the tokens of a sample."""
+    """Returns the model's config.json, the steps of a job and the tokens of a sample."""
     model, steps, seq = ("t1", 3, 32) if b.quick else ("s12", 6, 256)
     return "train/models/%s.json" % model, steps, seq
 
 
 def train(b, ranks, config, *flags):
-    """The command of a job."""
+    """Returns the command of a job."""
     program = os.path.join(b.build, "train", "sheaf-train")
     job = [program, "run", config, "--json", "--resume", "none", *flags]
     return job if ranks == 1 else [b.program("mpirun"), "--allow-run-as-root", "--oversubscribe",
@@ -24,8 +24,8 @@ def train(b, ranks, config, *flags):
 
 
 class Steps(Contestant):
-    """The median of the steps of a job, without the first one. Several copies of a job run at once,
-    and the slowest counts."""
+    """The median step of a job, without the first one. Several copies of a job run at once, and the
+    slowest counts."""
 
     def __init__(self, b, name, *flags, ranks=2, copies=1):
         super().__init__(name)
@@ -51,7 +51,7 @@ class Steps(Contestant):
 
 
 def planned(b, *flags):
-    """The bytes that `sheaf-train plan` plans for the first rank, by kind."""
+    """Returns the bytes that `sheaf-train plan` plans for the first rank, by kind."""
     done = subprocess.run([os.path.join(b.build, "train", "sheaf-train"), "plan", "/dev/null",
                            "--json", "--run", "none", *flags], check=True, cwd=ROOT,
                           capture_output=True, text=True)
@@ -59,7 +59,7 @@ def planned(b, *flags):
 
 
 def make_data(b):
-    """A token file of random words, b.dir/data."""
+    """Writes a token file of random words, b.dir/data."""
     text = os.path.join(b.dir, "text")
     drawn = random.Random(1).choices(("sheaf", "of", "wheat", "is", "bound"), k=9999)
     with open(text, "w", encoding="ascii") as f:

@@ -29,7 +29,7 @@ def objects(value, around=None):
 
 
 class Told:
-    """A table that a program measured; as harness.Table to those who print it."""
+    """A table that a program measured; it looks like a harness.Table to code that prints it."""
 
     def __init__(self, title, rows):
         self.title = title
@@ -51,8 +51,8 @@ class Told:
 
 
 def wrap(bench, name, args, claims=None):
-    """Runs the program with --json and args; says so where this build has none. claims makes more
-    rows, of claims, from its rows."""
+    """Runs the program with --json and args; reports it if this build does not have the program.
+    claims: makes more rows, of claims, from its rows."""
     path = bench.program(name, needed=False)
     if not path:
         bench.skip("this build has no " + name)

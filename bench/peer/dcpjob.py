@@ -27,13 +27,14 @@ class Job:
     def __init__(self, conf):
         self.conf, self.rank, self.ranks = conf, dist.get_rank(), dist.get_world_size()
         self.mesh = init_device_mesh("cpu", (self.ranks,))
-        self.group = dist.new_group(backend="gloo")         # for the thread of DCP
+        self.group = dist.new_group(backend="gloo")         # for DCP's thread
         self.state = self.made(0)
         self.bytes = sum(t.numel() * t.element_size() for t in self.tensors(self.state))
         self.number, self.writers, self.stager = 0, {}, {}
 
     def made(self, axis, value=None):
-        """A state whose tensors are cut on an axis; value None: numbers that tell the place."""
+        """Makes a state whose tensors are cut on an axis. value None: the numbers depend on the
+        place."""
         def tensor(name, shape, k):
             shape = list(shape)
             cut = axis if len(shape) > 1 and shape[axis] % self.ranks == 0 else 0
@@ -45,7 +46,7 @@ class Job:
             t = torch.empty(local)
             if value is not None:
                 t.fill_(value)
-            else:               # equal for any cut: the sum of both indices, as few bits
+            else:               # the same for any cut: the sum of both indices, with few bits
                 index = [torch.arange(n, dtype=torch.float32) + (self.rank * n if d == cut else 0)
                          for d, n in enumerate(local)]
                 t.copy_(index[0] if len(index) == 1 else index[0][:, None] + index[1][None, :])
@@ -62,7 +63,7 @@ class Job:
 
     @staticmethod
     def tensors(state):
-        """The local tensors of a state."""
+        """Returns the local tensors of a state."""
         found = [t.to_local() for t in state["model"].values()]
         for moments in state["optim"]["state"].values():
             found += [t.to_local() for t in moments.values()]
@@ -74,7 +75,7 @@ class Job:
         return os.path.join(self.conf["dir"], who)
 
     def kept(self, who):
-        """Sheaf's writer is made once, as its page says."""
+        """Makes Sheaf's writer once, and keeps it, as its page says."""
         if who not in self.writers:
             owner = torch.optim.AdamW([t for t in self.tensors(self.state)]) \
                 if who == "sheaf-gates" else None
@@ -84,7 +85,7 @@ class Job:
         return self.writers[who].at(self.number)
 
     def save(self, who):
-        if who == "sheaf-plain":                            # as a user of DCP would type it
+        if who == "sheaf-plain":                            # as a user of DCP would write it
             self.number += 1
             dcp.save(self.state, storage_writer=sheaf.dcp.Writer(
                 "%s@%d" % (self.path(who), self.number), keep_last=1))
@@ -102,8 +103,8 @@ class Job:
         dcp.load(into, storage_reader=reader)
 
     def behind(self, who, step_s):
-        """The seconds that a save in the background blocks: the call, and what is left of the
-        copy after a step that long."""
+        """Returns the seconds for which a save in the background blocks: the call, and what remains
+        of the copy after a step of that length."""
         begun = time.perf_counter()
         if who.startswith("sheaf"):
             writer = self.kept(who)
@@ -131,7 +132,7 @@ class Job:
     # ---- rounds ----
 
     def round(self, what, who):
-        """The slowest rank's seconds of a call."""
+        """Returns the seconds of a call on the slowest rank."""
         into = None
         if what == "save" and self.rank == 0 and not who.startswith("sheaf"):
             shutil.rmtree(self.path(who), ignore_errors=True)
@@ -175,7 +176,7 @@ def main():
         asked = json.loads(line[0])
         try:
             result = job.round(asked["what"], asked["who"])
-        except BaseException as e:      # of DCP, too, which is no Exception
+        except BaseException as e:      # DCP's exception, too, which is not an Exception
             why = "%s: %s: %s" % (asked, type(e).__name__, str(e).strip()[-400:])
             print(json.dumps({"event": "error", "message": why}), file=told, flush=True)
             raise

@@ -16,13 +16,13 @@ from sheaf.binding import Library as Interface  # noqa: E402
 
 @functools.lru_cache(maxsize=None)
 def interface(library):
-    """One for each library: what one run was given, a state say, another takes."""
+    """The one Interface of a library, so that a state made for one run fits another."""
     at = os.path.dirname(os.path.abspath(library))
     return Interface(library, os.path.join(at, "sheaf_abi.json"))
 
 
 class Sheaf:
-    """A run and the state that is saved in it. What fails raises SheafError."""
+    """A run and its state. Errors raise SheafError."""
 
     def __init__(self, library, run, create, images=0, agent=None):
         self.lib = interface(library)
@@ -33,7 +33,8 @@ class Sheaf:
                       ctypes.byref(opts))
 
     def state(self, tensors, address):
-        """tensors: (family, name, dtype, shape, offset); their bytes lie at address + offset."""
+        """Makes a state. tensors: (family, name, dtype, shape, offset); data is at address +
+        offset."""
         made = self.lib.sheaf_state_new()
         for family, name, dtype, shape, offset in tensors:
             dims = tuple(shape)
@@ -52,7 +53,7 @@ class Sheaf:
             self.lib.sheaf_save_free(save)
 
     def begin(self, step, state, memory=False):
-        """A lazy save, or None where no image is free."""
+        """Begins a lazy save. Returns None if no staging buffer is free."""
         save = self.lib.handle("sheaf_save")
         flags = self.lib.SHEAF_SAVE_LAZY | self.lib.SHEAF_SAVE_MAY_DROP
         if memory:
@@ -68,11 +69,11 @@ class Sheaf:
         return save
 
     def copied(self, save):
-        """Waits until all slices may change."""
+        """Waits until all slices may be changed."""
         self.lib.call("sheaf_save_wait_copied", save, self.lib.SHEAF_ALL_SLICES, -1)
 
     def commit(self, save, wait):
-        """True: the save is on disk, and gone from memory; False: not yet."""
+        """Returns True if the save is on disk, and frees it; False if not yet."""
         try:
             self.lib.call("sheaf_save_commit", save, -1 if wait else 0)
         except SheafError as e:

@@ -12,7 +12,7 @@ import time
 
 
 def operands(make, kind, m, n, k):
-    """A and B, of which one is a transposed view."""
+    """Returns A and B, one of which is a transposed view."""
     a = make(k, m).T if kind == "tn" else make(m, k)
     b = make(n, k).T if kind == "nt" else make(k, n)
     return a, b

@@ -20,7 +20,7 @@ SIDE, PIECE = 384, 8 << 20
 
 
 class Job:
-    """The training state in one layout, and another one to load into."""
+    """The training state in one layout, and another one as the target of loads."""
 
     def __init__(self, conf, rank):
         import torch
@@ -35,7 +35,7 @@ class Job:
         self.a = torch.rand(SIDE, SIDE)
 
     def trained(self, dim):
-        """A model with an optimizer that took a step, sharded along this dimension."""
+        """Returns a model with an optimizer that took a step, sharded on this dimension."""
         torch, conf = self.torch, self.conf
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -61,7 +61,7 @@ class Job:
         return m, o
 
     def tensors(self, m, o):
-        """The same as a flat dict, as dcp takes it."""
+        """Returns the same as a flat dict, for DCP."""
         found = {"model." + n: p.detach() for n, p in m.named_parameters()}
         for n, p in m.named_parameters():
             for key, value in o.state[p].items():
@@ -81,7 +81,7 @@ class Job:
         return float(took)
 
     def checkpointer(self, name, objects, **options):
-        """An open one, kept for the next time."""
+        """Returns an open Checkpointer, and keeps it for the next call."""
         if name not in self.open:
             import sheaf
             made = sheaf.Checkpointer(os.path.join(self.conf["dir"], name.split(":")[0]),
@@ -106,7 +106,7 @@ class Job:
         return took
 
     def calls(self):
-        """The calls of C that a save makes, on the state that Python described."""
+        """Makes the calls of C that a save makes, on the state that Python described."""
         ckpt = self.checkpointer("saves", (self.model, self.optimizer))
         self.step += 1
 
@@ -157,7 +157,7 @@ class Job:
         return self.timed(lambda: dcp.load(state, checkpoint_id=path))
 
     def bare(self):
-        """write(2) of as many bytes by two threads of rank 0, into new files."""
+        """Writes as many bytes by write(2) in two threads of rank 0, into new files."""
         path, n = os.path.join(self.conf["dir"], "bare"), self.bytes()
         if self.rank == 0:
             os.makedirs(path)
@@ -182,13 +182,13 @@ class Job:
     # ---- steps with saves in the background, at each step ----
 
     def all_true(self, mine):
-        """Whether it is true on all ranks."""
+        """Returns whether it is true on all ranks."""
         found = self.torch.tensor([int(mine)])
         self.dist.all_reduce(found, self.dist.ReduceOp.MIN)
         return bool(found)
 
     def steps(self, saver):
-        """Mean time for which a save blocks."""
+        """Returns the mean time for which a save blocks."""
         blocked, saves = 0.0, 0
         saver.begin()
         for i in range(self.conf["steps"] + 2):
@@ -217,8 +217,8 @@ class Job:
 
 
 class Sheaf:
-    """save_async of a Checkpointer; its gate is in optimizer.step(). A step that finds the save
-    before in progress is not saved, for that is how dcp.async_save is called, too."""
+    """save_async of a Checkpointer; its gate is in optimizer.step(). A step in which the previous
+    save is still in progress is not saved, because dcp.async_save is called in the same way."""
 
     def __init__(self, job, name, **options):
         self.job, self.name, self.options = job, name, options
@@ -233,7 +233,7 @@ class Sheaf:
         self.gates = self.ckpt.stats().gates
 
     def wait(self):
-        """The gate is called by the optimizer, and counted by the library."""
+        """The optimizer calls the gate, and the library counts it."""
 
     def save(self, step):
         if self.handles and not self.job.all_true(self.handles[-1].done()):
@@ -250,7 +250,7 @@ class Sheaf:
 
 
 class Dcp:
-    """dcp.async_save; a step that finds the save before in progress is not saved."""
+    """dcp.async_save; a step in which the previous save is still in progress is not saved."""
 
     def __init__(self, job, kind, behind):
         self.job, self.kind, self.behind, self.stager = job, kind, behind, None
@@ -294,7 +294,7 @@ class Dcp:
 
 
 def ways(job):
-    """All ways by name: functions that answer with seconds, or an event."""
+    """All ways by name: functions that return seconds, or an event."""
     return {"save": job.save, "calls": job.calls, "load": job.load, "load-other": job.load_other,
             "dcp-save-1": lambda: job.dcp_save(1), "dcp-save-2": lambda: job.dcp_save(2),
             "dcp-load": lambda: job.dcp_load(True), "dcp-load-other": lambda: job.dcp_load(False),
@@ -318,7 +318,7 @@ def main():
                                                stdout=sys.stderr, text=True)
                               for r in range(1, conf["ranks"])]
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)                       # what a library prints is no answer
+    os.dup2(2, 1)                       # a library's output must not be read as an answer
 
     def say(**event):
         if rank == 0:
@@ -347,7 +347,7 @@ def main():
     if rank == 0 and os.path.isdir(os.path.join(conf["dir"], "memory")):
         import sheaf.agent
         sheaf.agent.stop(os.path.join(conf["dir"], "memory"))
-    os._exit(0)                         # threads and processes of some tools would be waited for
+    os._exit(0)                         # exit would wait for threads and processes of some tools
 
 
 if __name__ == "__main__":

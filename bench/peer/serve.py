@@ -24,7 +24,7 @@ def map_all(fd, size):
 
 
 def family(pid):
-    """pid and all processes below it."""
+    """Returns pid and all processes below it."""
     found = [pid]
     for p in found:
         try:
@@ -37,7 +37,7 @@ def family(pid):
 
 
 def used():
-    """Processor seconds and bytes read from the disk, of this process and those it started."""
+    """Returns processor seconds and bytes read from disk, of this process and its children."""
     cpu = sum(resource.getrusage(who)[k] for k in (0, 1)
               for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     read, tick = 0, os.sysconf("SC_CLK_TCK")
@@ -54,7 +54,7 @@ def used():
 
 
 def sync_tree(path, files):
-    """fsync of every directory below path, path and its parent; of every file too if files."""
+    """Syncs every directory below path, path and its parent; with `files`, every file, too."""
     for at, _, names in os.walk(path, topdown=False):
         for name in (names if files else []) + ["."]:
             fd = os.open(os.path.join(at, name), os.O_RDONLY)
@@ -66,7 +66,7 @@ def sync_tree(path, files):
 
 
 class Context:
-    """The state as the tools see it: dictionaries of tensors over the shared memory."""
+    """The state as the tools see it: dictionaries of tensors in the shared memory."""
 
     def __init__(self, spec, rank, world):
         self.spec, self.rank, self.world = spec, rank, world
@@ -113,7 +113,8 @@ class Context:
         return self.made["arrays"]
 
     def shards(self, memory, inner, fill):
-        """This rank's DTensors in its half of memory; local ones beside what they should be."""
+        """Returns this rank's DTensors in its half of memory, and its local tensors with the values
+        expected in them."""
         import torch
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor import DTensor, Shard
@@ -162,7 +163,8 @@ class Context:
             self.goal[at:end] = block[:end - at]
 
     def wrong(self):
-        """The key of the first tensor of the target that is not what was saved; None: equal."""
+        """Returns the key of the first tensor of the target that differs from the source, or
+        None."""
         if self.world > 1:
             import torch
             for key, (local, part) in self.made["want"].items():
@@ -242,7 +244,7 @@ def one_round(tool, ctx, order):
 
 
 def serve(spec, name, rank, world, meeting):
-    # What a library prints must not be taken for an answer.
+    # A library's output must not be read as an answer.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -272,7 +274,7 @@ def serve(spec, name, rank, world, meeting):
             say(event="failed", why="%s: %s" % (type(e).__name__, str(e)[:300]))
             break
     out.flush()
-    os._exit(0)     # processes and threads of some tools would be waited for
+    os._exit(0)     # exit would wait for processes and threads of some tools
 
 
 def main():

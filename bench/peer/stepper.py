@@ -28,45 +28,45 @@ def now():
 
 
 class Saver:
-    """Who saves nothing; the base of those who do. Times are taken around these calls."""
+    """Saves nothing; the base class of the others. The time of these calls is measured."""
 
     def __init__(self, loop):
         self.loop, self.dir = loop, os.path.join(loop.conf["dir"], type(self).__name__)
 
     def start(self):
-        """Imports; raises where the tool is not here."""
+        """Imports; raises an error if the tool is not installed."""
 
     def open(self):
-        """Before a block."""
+        """Called before a block."""
 
     def begin(self, step):
-        """True: a save of this step began."""
+        """Returns True if a save of this step began."""
         return True
 
     def before_update(self):
-        """All may change when this has returned."""
+        """After this has returned, all tensors may change."""
 
     def after_update(self):
-        """The step's values are there."""
+        """The step's new values are complete."""
 
     def poll(self):
-        """Once a step."""
+        """Called once in a step."""
 
     def close(self):
-        """After a block: all that was begun is done."""
+        """Called after a block. Finishes all saves."""
 
     def clean(self):
-        """What a block left on the disk."""
+        """Removes a block's files from the disk."""
         for at in os.listdir(self.dir) if os.path.isdir(self.dir) else []:
             if at.isdigit() or at.startswith("checkpoint-"):
                 shutil.rmtree(os.path.join(self.dir, at))
 
     def over(self):
-        """After the last one."""
+        """Called after the last block."""
 
 
 class Sheaf(Saver):
-    """Lazy saves of libsheaf, all slices asked for before they change."""
+    """Lazy saves of libsheaf; waits for all slices before they change."""
     memory = False
 
     def start(self):
@@ -127,7 +127,7 @@ class SheafMemory(Sheaf):
 
 
 class Futures(Saver):
-    """Tools whose save answers with a future: one at a time."""
+    """Tools whose save returns a future: one save at a time."""
 
     future, path = None, None
 
@@ -198,8 +198,8 @@ class DcpProcessBehind(DcpProcess):
 
 
 class TorchCheckpointing(Futures):
-    """CheckpointManager, its asynchronous saves; its lock around the update. Through the page
-    cache: its process writes unaligned pieces, which direct writes refuse (EINVAL)."""
+    """CheckpointManager with asynchronous saves; takes its lock around the update. It uses the page
+    cache: its process writes unaligned pieces, which direct writes reject (EINVAL)."""
 
     def start(self):
         import torch_checkpointing as tc
@@ -227,7 +227,7 @@ SAVERS = {"none": Saver, "none2": Saver, "sheaf": Sheaf,
 
 
 class Loop:
-    """The state and a step of it."""
+    """The state, and a step on it."""
 
     def __init__(self, conf):
         import torch
@@ -250,7 +250,7 @@ class Loop:
             SIDE, SIDE)
 
     def add(self, name, shape, n):
-        """Master, weight and moments, in the order in which they change."""
+        """Adds master, weight and moments, in the order in which they change."""
         torch, made = self.torch, []
         for key, kind, size in (("master_weights/" + name, torch.float32, 4),
                                 ("model/" + name, torch.bfloat16, 2),
@@ -280,7 +280,7 @@ class Loop:
             self.torch.mm(self.a, self.b, out=self.c)
 
     def update(self):
-        """Adam, in place."""
+        """Runs Adam in place."""
         first = 1 / (1 - 0.9 ** self.steps)
         second = 1 / (1 - 0.999 ** self.steps)
         for w, p, m, v in self.params:
@@ -310,7 +310,7 @@ class Loop:
         return end - start, blocked + end - at if type(saver) is not Saver else 0.0, began
 
     def pace(self):
-        """As many products as make a step last step_ms."""
+        """Finds how many products make a step last step_ms."""
         none, want = Saver(self), self.conf["step_ms"] / 1e3
         self.rest = min(self.step(none, False)[0] for _ in range(4))
         units = []
@@ -321,7 +321,8 @@ class Loop:
         self.units = max(0, int((want - self.rest) / min(units)))
 
     def block(self, name, saver):
-        """The first steps are not counted; two of them save, so that memory is there."""
+        """Runs a block. The first steps are not counted; two of them save, so that memory is
+        allocated."""
         every, times, saves = self.conf["every"], [], []
         saver.open()
         for i in range(self.conf["warmup"]):
@@ -348,7 +349,7 @@ def spread(ms):
 
 
 def main():
-    # What a library prints must not be taken for an answer.
+    # A library's output must not be read as an answer.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -383,7 +384,7 @@ def main():
     for saver in savers.values():
         saver.over()
     out.flush()
-    os._exit(0)     # processes and threads of some tools would be waited for
+    os._exit(0)     # exit would wait for processes and threads of some tools
 
 
 if __name__ == "__main__":

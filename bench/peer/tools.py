@@ -17,7 +17,7 @@ class Tool:
         self.ctx = ctx
 
     def start(self):
-        """Imports; raises ImportError where the tool is not here."""
+        """Imports; raises ImportError if the tool is not installed."""
 
     def save(self, path):
         raise NotImplementedError
@@ -26,13 +26,13 @@ class Tool:
         raise NotImplementedError
 
     def fresh(self, path):
-        """{key: tensor}, every page of it read."""
+        """Returns {key: tensor}, with every page read."""
         raise NotImplementedError
 
 
 def touch(tensors):
-    """Writes to each page of tensors that are mapped files. Until then they have no memory of their
-    own, but that of the page cache, and a training would pay for it in its first step."""
+    """Writes to each page of tensors that are mapped files. Before that, they use the page cache's
+    memory, and training would pay for copies of the pages in its first step."""
     import torch
     for t in tensors.values():
         if t.numel():
@@ -50,7 +50,7 @@ class Sheaf(Tool):
         self.step = 0
 
     def open(self, path, create):
-        """The run at path, opened once, as a trainer does."""
+        """Opens the run at path once, as a trainer does."""
         if path not in self.runs:
             self.runs[path] = self.library(self.ctx.spec["library"], path, create)
         return self.runs[path]
@@ -235,7 +235,7 @@ class DcpAsync(Dcp):
 
 
 class DcpHf(Dcp):
-    """Hugging Face files; on several ranks shards that are then joined."""
+    """Hugging Face files; on several ranks, shards that are joined afterwards."""
     syncs = "nothing"
     note = "the joined files are not synced by it"
 
@@ -268,7 +268,7 @@ class TorchCheckpointing(Tool):
         self.manager = tc.CheckpointManager(config)
 
     def save(self, path):
-        # It renames a folder of its own onto the path, which must not be there.
+        # It renames its own folder to the path, which must not exist.
         done = self.manager.save(os.path.join(path, "step"), {"state": self.ctx.source})
         for future in done if isinstance(done, tuple) else (done,):
             if hasattr(future, "result"):
@@ -326,7 +326,7 @@ class OrbaxPlain(Orbax):
 
 
 class TensorStore(Tool):
-    """A zarr array a tensor, one chunk each, not compressed."""
+    """One zarr array for each tensor, in one chunk, not compressed."""
     syncs = "files"
     note = "zarr, one chunk a tensor, not compressed"
 

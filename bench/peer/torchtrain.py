@@ -34,7 +34,7 @@ class Training:
         self.loss = torch.compile(self.forward) if spec["compile"] else self.forward
 
     def forward(self, inputs, targets):
-        # The trunk and the head apart: logits of transformers would be shifted, too.
+        # Computes the loss here: transformers would shift the targets, which are shifted already.
         hidden = self.model.model(input_ids=inputs, use_cache=False).last_hidden_state
         logits = torch.nn.functional.linear(hidden, self.model.lm_head.weight)
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
