@@ -9,13 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIELD 65521   /* values are numbers below this prime, which a float holds */
-#define UNDO 48118    /* times 1009 is 1 in the field */
-#define NOBODYS 40000 /* values that belong to no save */
+#define FIELD 65521   /* values are numbers below this prime, which a float can hold */
+#define UNDO 48118    /* the inverse of 1009 in the field */
+#define NOBODYS 40000 /* ids of values that belong to no save */
 
 int actor_timeout_ms = 60000;
 
-/* Weights, their moments, and a small mixture of experts with its own. */
+/* Weights, their moments, and a small mixture of experts with moments */
 const struct actor_tensor actor_tensors[TENSORS] = {
 	{ "model", "w", 24, 16 },
 	{ "model", "layers.0.mlp.experts.0.up", 6, 8 },
@@ -43,7 +43,7 @@ float actor_value(int probe, int id)
 	return value(0, actor_probes[probe], id);
 }
 
-/* The id whose value that is; -1: none. */
+/* Returns the id with this value, or -1. */
 static int id_of(int tensor, int64_t item, float v)
 {
 	int64_t x = (int64_t)v - item * 7 - tensor * 131;
@@ -63,8 +63,8 @@ static void cut(int64_t n, int i, int parts, int64_t *start, int64_t *count)
 	*count = (lo + each < n ? lo + each : n) - lo;
 }
 
-/* Experts are dealt whole where rows are, over ranks that may then have none; cut as all else is by
- * columns and by flat ranges. */
+/* With layouts by rows, experts are distributed whole, and some ranks may have none. By columns and
+ * by flat ranges, they are cut like all other tensors. */
 static void piece_init(struct actor_piece *p, const struct actor *a, int t)
 {
 	const struct actor_tensor *of = &actor_tensors[t];
@@ -115,7 +115,7 @@ static bool has_tensor(const struct actor *a, int t)
 	return !(a->variant & V_PART) || strcmp(actor_tensors[t].family, "model") == 0;
 }
 
-/* What the memory holds: one id, and how many items are not of it. */
+/* Finds the id of the values in memory, and counts the items with another one. */
 static void check_values(const struct actor *a, struct reply *r)
 {
 	for (int t = 0; t < TENSORS; t++) {
@@ -239,7 +239,7 @@ static bool all_put(const struct actor *a, int slot)
 	return true;
 }
 
-/* Will a slice of that memory still be brought? */
+/* Returns whether a slice of that memory will be ready only later. */
 static bool is_awaited(const struct actor *a, int slot, int t)
 {
 	for (int s = 0; s < a->slices_n && a->save_flags[slot] & SHEAF_SAVE_LATER; s++)
@@ -248,7 +248,7 @@ static bool is_awaited(const struct actor *a, int slot, int t)
 	return false;
 }
 
-/* A slice may change now, or need not be read any more: it does change. */
+/* A slice may change now, or is not read any more: changes its memory. */
 static void let_change(struct actor *a, int slot, int slice)
 {
 	a->gated[slot][slice] = true;
@@ -273,8 +273,8 @@ static void do_gate(struct actor *a, const struct call *c, struct reply *r)
 			gate_one(a, c->slot, s, c->to, r);
 }
 
-/* Before memory is painted anew: the gates of every save that may still read it. False: one has
- * slices that nobody brought, and memory stays as it is. */
+/* Passes the gates of every save that may still read memory, before memory changes. Returns false
+ * if a save has slices that are not ready, so that memory must stay. */
 static bool pass_gates(struct actor *a)
 {
 	bool all = true;
@@ -289,7 +289,7 @@ static bool pass_gates(struct actor *a)
 			if (!a->gated[k][s] &&
 			    (!(a->save_flags[k] & SHEAF_SAVE_LATER) || a->put[k][s]))
 				gate_one(a, k, s, -1, &r);
-		if (all_put(a, k) || a->failed[k]) /* averages have slices of their own */
+		if (all_put(a, k) || a->failed[k]) /* averages have their own slices */
 			(void)sheaf_save_wait_copied(a->saves[k], SHEAF_ALL_SLICES, -1, NULL);
 	}
 	return all;
@@ -305,7 +305,7 @@ static void do_begin(struct actor *a, const struct call *c, struct reply *r)
 		sheaf_save_free(a->saves[k]);
 	a->saves[k] = NULL;
 	if (pass_gates(a)) {
-		memset(a->gated, true, sizeof(a->gated)); /* what failed, too, is read no more */
+		memset(a->gated, true, sizeof(a->gated)); /* failed saves do not read it either */
 		paint_all(a, c->id);
 	}
 	failed(r, sheaf_save_begin(&a->saves[k], a->run, c->step, a->state, &opts, &err), &err);
@@ -350,7 +350,7 @@ static void do_advance(struct actor *a, const struct call *c, struct reply *r)
 	r->in_memory = r->rc < 0 && strstr(r->msg, "it is safe in the agents' memory") != NULL;
 }
 
-/* With new memory of the same values; what shares its memory moves with it. */
+/* Moves a slice to new memory with the same values, and with it all slices in that memory. */
 static void do_move(struct actor *a, const struct call *c, struct reply *r)
 {
 	int slice = c->n % a->slices_n, t = a->slice_of[slice];
@@ -380,7 +380,7 @@ static void do_move(struct actor *a, const struct call *c, struct reply *r)
 	}
 }
 
-/* What the step has as averages of "w". */
+/* Reads the step's averages of "w". */
 static void read_average(struct sheaf_checkpoint *step, struct reply *r)
 {
 	float all[24 * 16];
@@ -500,13 +500,13 @@ static void do_close(struct actor *a)
 	a->run = NULL;
 }
 
-/* The model has marks as letters; 0: none. */
+/* Converts the model's letter for a mark; 0: no mark. */
 static int32_t mark_of(int64_t letter)
 {
 	return letter == 'k' ? SHEAF_MARK_KEEP : letter == 'b' ? SHEAF_MARK_BAD : SHEAF_MARK_NONE;
 }
 
-/* As the command line does it: a process opens the run, does one thing and closes it. */
+/* Does one thing as the command line does: a process opens the run, does it and closes the run. */
 static void do_once(const struct call *c, const char *dir, struct reply *r)
 {
 	struct sheaf_retention keep = { .size = sizeof(keep),
@@ -589,7 +589,7 @@ bool call_is_collective(enum call_kind kind)
 	}
 }
 
-/* Trains a step and averages it, without saving it. */
+/* Trains a step and averages it, but does not save it. */
 static void do_average(struct actor *a, const struct call *c, struct reply *r)
 {
 	struct sheaf_error err = { 0 };
@@ -615,7 +615,7 @@ static void do_to_run(struct actor *a, const struct call *c, struct reply *r)
 	failed(r, rc > 0 ? 0 : rc, &err);
 }
 
-/* Calls for a save; false: it is none of them. */
+/* Makes a call for a save. Returns false if it is another call. */
 static bool do_to_save(struct actor *a, const struct call *c, struct reply *r)
 {
 	switch (c->kind) {
@@ -738,7 +738,7 @@ void reply_join(const struct call *c, const struct reply all[], int ranks, struc
 	}
 }
 
-/* ---- looking ---- */
+/* ---- looks ---- */
 
 static int note_item(void *arg, const struct sheaf_item *item)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank of a job, or a process of its own, that makes the calls of a sequence. The only file of
- * the model that calls the library, through its public header alone: a rename of the interface
- * touches actor.c and nothing else here.
+/* One rank of a job, or a separate process, that makes the calls of a sequence. Only actor.c calls
+ * the library, and only through its public headers: if the interface is renamed, only actor.c of
+ * the model changes.
  *
- * A trainer's manners are the actor's: memory is painted with new values before each begin, and
- * with what belongs to no save as soon as it may change, that is when a plain begin or a gate has
- * returned. So whatever is read too late is seen.
+ * The actor behaves like a trainer: it fills its memory with new values before each begin, and with
+ * values that belong to no save as soon as memory may change, that is when a plain begin or a gate
+ * has returned. So a read that comes too late is detected.
  */
 #ifndef ACTOR_H
 #define ACTOR_H
@@ -24,17 +24,17 @@ struct listed { /* an entry of a run */
 	int64_t step;
 	char state, mark; /* first letter of struct sheaf_item.state */
 };
-struct reply { /* what came of a call */
+struct reply { /* the result of a call */
 	int rc;
 	char msg[500];
-	int64_t step; /* of what was opened, loaded or flushed */
-	int id;       /* the values that a load found; -1: none were looked at */
-	long wrong;   /* items that are not of that */
-	bool has_average, average_unread; /* the step has those of "w"; one process alone cannot
-					   * read what lies in the memory of several nodes */
+	int64_t step; /* the step that was opened, loaded or flushed */
+	int id;       /* id of the values that a load found; -1: none were checked */
+	long wrong;   /* items with values of another id */
+	bool has_average, average_unread; /* the step has averages of "w"; a single process cannot
+					   * read memory of several nodes */
 	float average[4];                 /* of ACTOR_PROBES items */
-	bool in_memory;                   /* commit said so */
-	bool due, written; /* KILL: `step` lay in memory, to be on disk; its agent wrote it */
+	bool in_memory;                   /* commit reported it */
+	bool due, written; /* KILL: `step` was in memory, due on disk; its agent wrote it */
 	int pruned;
 	struct listed list[LIST_MAX];
 	int list_n;
@@ -49,8 +49,8 @@ struct actor_piece { /* a rank's part of a tensor */
 struct actor {
 	int rank, ranks, variant;
 	enum layout layout;
-	struct sheaf_group *group; /* borrowed; NULL: alone */
-	const char *dir;           /* of the run that is open, borrowed */
+	struct sheaf_group *group; /* borrowed; NULL: one rank */
+	const char *dir;           /* of the open run, borrowed */
 	struct sheaf_run *run;
 	struct sheaf_state *state;
 	struct sheaf_save *saves[SAVES];
@@ -58,33 +58,33 @@ struct actor {
 	bool gated[SAVES][ACTOR_SLICES], put[SAVES][ACTOR_SLICES], failed[SAVES];
 	struct sheaf_checkpoint *held[HELD];
 	struct actor_piece pieces[TENSORS];
-	int slice_of[ACTOR_SLICES], slices_n; /* which tensor */
+	int slice_of[ACTOR_SLICES], slices_n; /* the tensor of each slice */
 };
 
-/* Items whose averages are looked at, and what "w" has there in the values of an id. */
+/* Items whose averages are checked, and the value of "w" there for an id. */
 enum { ACTOR_PROBES = 4 };
 extern const int actor_probes[ACTOR_PROBES];
 float actor_value(int probe, int id);
 
-extern int actor_timeout_ms; /* of runs that are opened */
+extern int actor_timeout_ms; /* timeout of runs that are opened */
 
 void actor_init(struct actor *a, const struct call *open, int rank, struct sheaf_group *group);
-/* The memory of its tensors; what it has open must be closed. */
+/* Frees the memory of its tensors; the caller must have closed the rest. */
 void actor_release(struct actor *a);
-/* The call; of jobs, by each rank. dir: of the run, and of the other one. */
+/* Makes the call; for a call of a job, on each rank. dir, to: of its two runs. */
 void actor_do(struct actor *a, const struct call *c, const char *dir, const char *to,
 	      struct reply *r);
-/* A fresh process looks at a run: the list; which one is the newest and, if asked, what it holds.
+/* A new process looks at a run: it lists it, finds the newest step and, if `load`, loads it.
  */
 void actor_look(const char *dir, bool agent, bool load, struct reply *r);
-/* The process of a run's agent; 0: there is none. */
+/* Returns the pid of a run's agent, or 0. */
 int64_t actor_agent_pid(const char *dir);
-/* The newest step that the agent is to write; -1: none. */
+/* Returns the newest step that the agent is to write, or -1. */
 int64_t actor_step_due(const char *dir);
-/* Gives back what a dead process held, without a word to anybody. */
+/* Frees what a dead process had, without any message to others. */
 void actor_bury(struct actor *a);
 bool call_is_collective(enum call_kind kind);
-/* One reply of all ranks': where a collective call returns other codes than ELOST on some, it is
- * EBUG. */
+/* Combines the replies of all ranks. If a collective call returns different codes, other than
+ * ELOST, the result is EBUG. */
 void reply_join(const struct call *c, const struct reply all[], int ranks, struct reply *r);
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls of a sequence: what jobs do with runs, and what happens to them. A sequence is an array
- * of these; any part of it, in the same order, is a sequence too (a call that has lost its object
- * is skipped), so that a failing one can be shortened.
+ * of calls. Every subsequence of it is a valid sequence, too, because a call whose object does not
+ * exist is skipped. So a failing sequence can be shortened.
  */
 #ifndef CALL_H
 #define CALL_H
@@ -39,14 +39,14 @@ enum call_kind {
 	C_FORK,
 	C_CHILD_CLOSE,
 	C_CHILD_EXIT,
-	/* by a process of its own, as the command line is */
+	/* by a separate process, like the command line */
 	C_RUN_REWIND,
 	C_RUN_MARK,
 	C_RUN_PRUNE,
 	C_COPY,
 	C_FLUSH,
 	C_SALVAGE,
-	/* by a person or by fate */
+	/* by a person or by chance */
 	C_CP,
 	C_RENAME,
 	C_AGENT_KILL,
@@ -56,21 +56,21 @@ enum call_kind {
 	CALL_KINDS
 };
 enum layout { L_ROWS, L_WHOLE, L_FLAT, L_BACKWARDS, L_COLUMNS, LAYOUTS };
-/* What a state has besides its plain slices. */
+/* Parts of a state besides its plain slices */
 enum {
 	V_TIED = 1,
 	V_DOUBLED = 2,
 	V_IN_PLACE = 4,
 	V_AVERAGE = 8,
 	V_PART = 16
-}; /* of a reader: it has the weights alone */
+}; /* a reader with only the weights */
 
 struct call {
 	enum call_kind kind;
 	int job, run, slot; /* slot: of a save, or of a step that is held open */
 	int64_t step;       /* -1: the newest */
 	uint64_t flags;     /* of sheaf_save_begin, of sheaf_run_open, of a load */
-	int id;             /* BEGIN: what is saved; unique in the sequence */
+	int id;             /* BEGIN: the values to save; unique in the sequence */
 	/* OPEN: ranks; GATE, PUT, MOVE: slice, -1: all; MARK: the mark; AGENT_KILL, FLUSH: node;
 	 * AGENT_LIMIT: KiB, 0: none; CLOCK: hours; NOTE, ATTACH: which; FAULT: at which call of the
 	 * disk */
@@ -78,13 +78,13 @@ struct call {
 	int to;             /* COPY, CP, RENAME: run; COMMIT, GATE, WAIT: ms; FAULT: errno */
 	/* OPEN */
 	enum layout layout;
-	int variant, nodes, images, keep, attempts; /* nodes: 1: the first, 2: the other, 3: both */
+	int variant, nodes, images, keep, attempts; /* nodes: bit mask */
 	bool agent;
-	int look; /* after it: 0 the lists, 1 the newest with agents too, 2 all
+	int look; /* after the call: 0 the lists, 1 also the newest step with agents, 2 also all
 		   * values */
 };
 
 extern const char *const call_names[CALL_KINDS];
-/* A line of a program that one can read. */
+/* Prints the call as a readable line. */
 void call_print(const struct call *c, FILE *out);
 #endif

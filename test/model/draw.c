@@ -21,13 +21,13 @@ static int some(struct draw *d, int n)
 	return (int)draw_u(d, (uint64_t)n);
 }
 
-/* Many saves are wanted, and their gates are no matter. */
+/* Many saves are needed, and their gates do not matter. */
 static bool is_plain(const struct draw *d)
 {
 	return d->focus == F_RULES || d->focus == F_AVERAGES || d->focus == F_BRANCHES;
 }
 
-/* A step that there is, or was, or never will be. */
+/* Returns a step that exists, that existed, or that never will. */
 static int64_t some_step(struct draw *d, struct model *m, int run)
 {
 	const struct run_model *r = &m->runs[run];
@@ -70,7 +70,7 @@ static struct call draw_open(struct draw *d, struct model *m)
 		if (odds(d, 2) && d->ranks_max > 1)
 			c.n = 2, c.nodes = 3;
 	}
-	if (d->focus == F_BRANCHES) { /* jobs of one run, that keep steps in memory */
+	if (d->focus == F_BRANCHES) { /* jobs of one run that keep steps in memory */
 		c.run = odds(d, 8) ? c.run : 0;
 		c.agent = m->agents;
 		c.images = 3;
@@ -85,7 +85,7 @@ static struct call draw_open(struct draw *d, struct model *m)
 		c.variant |= V_TIED;
 	if (odds(d, 6))
 		c.variant |= V_DOUBLED;
-	if (odds(d, d->focus == F_BRANCHES ? 3 : 12)) /* such a save is on disk alone */
+	if (odds(d, d->focus == F_BRANCHES ? 3 : 12)) /* such a save is only on disk */
 		c.variant |= V_IN_PLACE;
 	if (d->focus == F_AVERAGES || odds(d, 4))
 		c.variant |= V_AVERAGE;
@@ -109,8 +109,8 @@ static int64_t newest_number(struct model *m, int run)
 	return e ? e->step : model_top(m, run);
 }
 
-/* A number that is there already, where it may be taken again: of a bad step, or of one whose
- * averages were made. */
+/* Returns a number that exists but may be taken again, of a bad step or of one with averages, or
+ * -1. */
 static int64_t number_again(struct draw *d, struct model *m, const struct job_model *j)
 {
 	const struct run_model *r = &m->runs[j->as.run];
@@ -120,7 +120,7 @@ static int64_t number_again(struct draw *d, struct model *m, const struct job_mo
 	for (int i = r->n; i-- > 0 && d->focus == F_RULES;)
 		if (!r->e[i].gone && !r->e[i].aside && r->e[i].mark == 'b' && odds(d, 2))
 			return r->e[i].step;
-	/* After a load of the disk: beside what is newer in memory. */
+	/* After a load from disk, next to newer steps in memory. */
 	if (d->focus == F_BRANCHES && j->loaded >= 0 && odds(d, 2))
 		return newest_number(m, j->as.run) + 1;
 	return odds(d, 12) ? some_step(d, m, j->as.run) : -1;
@@ -150,7 +150,7 @@ static struct call draw_begin(struct draw *d, struct model *m, int job)
 	return c;
 }
 
-/* What brings a save on: mostly the thing that it waits for. */
+/* Draws a call that advances a save, usually the one that it waits for. */
 static struct call draw_onward(struct draw *d, struct model *m, int job, int slot)
 {
 	static const int waits[] = { -1, -1, -1, 0, 0, 50 };
@@ -166,8 +166,8 @@ static struct call draw_onward(struct draw *d, struct model *m, int job, int slo
 	if (is_plain(d) && odds(d, 2))
 		c.to = -1;
 	if (d->real && j->as.agent && odds(d, 2))
-		c.to = 0; /* a real disk is done with these before anybody asks twice */
-	if (s->over) /* before the newest was read again behind */
+		c.to = 0; /* a real disk finishes these before a second call */
+	if (s->over) /* before the background verification of the newest step */
 		c.kind = d->focus == F_RULES && odds(d, 2) ? C_PRUNE : C_FREE;
 	else if (s->flags & SHEAF_SAVE_LATER && put < j->slices && !odds(d, 8))
 		c.kind = C_PUT;
@@ -219,16 +219,16 @@ static struct call draw_read(struct draw *d, struct model *m, int job)
 		.kind = kinds[some(d, 8)], .job = job, .slot = some(d, HELD), .step = -1
 	};
 
-	if (d->focus == F_RULES && !odds(d, 4)) /* held over many saves, and let go */
+	if (d->focus == F_RULES && !odds(d, 4)) /* held during many saves, then dropped */
 		c.kind = j->held[c.slot] ? C_DROP : C_HOLD;
 	if (d->focus == F_BRANCHES && c.kind == C_LOAD && odds(d, 2))
-		c.step = newest_number(m, j->as.run); /* of the disk */
+		c.step = newest_number(m, j->as.run); /* on disk */
 	else if (odds(d, 4))
 		c.step = some_step(d, m, j->as.run);
 	return c;
 }
 
-/* A slice whose move came too early; else any. */
+/* Returns a slice that must be moved again, or any slice. */
 static int some_slice(struct draw *d, const struct job_model *j)
 {
 	for (int i = 0; i < j->slices && j->unmoved; i++)
@@ -242,7 +242,7 @@ static struct call draw_move(struct draw *d, const struct model *m, int job)
 	return (struct call){ .kind = C_MOVE, .job = job, .n = some_slice(d, &m->jobs[job]) };
 }
 
-/* The newest is marked bad: a save may take its number. */
+/* Marks the newest step bad: a save may take its number. */
 static struct call condemn(struct model *m, int job)
 {
 	return (struct call){ .kind = C_MARK,
@@ -264,14 +264,14 @@ static struct call draw_rule(struct draw *d, struct model *m, int job)
 		c.kind = C_REWIND;
 	c.step = some_step(d, m, j->as.run);
 	if (d->focus == F_RULES && c.kind == C_MARK && odds(d, 2))
-		c.step = -1; /* what is newest */
+		c.step = -1; /* the newest */
 	if (c.step < 0)
 		c.step = newest_number(m, j->as.run);
 	c.n = c.kind == C_MARK ? marks[some(d, 4)] : 0;
 	return c;
 }
 
-/* Does a save to disk lie in memory, and not yet on disk? */
+/* Returns whether a save to disk is in memory, but not yet on disk. */
 static bool is_due(const struct model *m, const struct job_model *j)
 {
 	for (int i = 0; i < MEMORIES; i++)
@@ -283,7 +283,7 @@ static bool is_due(const struct model *m, const struct job_model *j)
 	return false;
 }
 
-/* The agent is to write what such a job leaves, whoever reads meanwhile. */
+/* Kills a job with a due step, which the agent is to write even while a reader has the run open. */
 static struct call draw_death(struct draw *d, struct model *m, int job)
 {
 	struct call c = draw_open(d, m);
@@ -321,7 +321,7 @@ static struct call draw_of_job(struct draw *d, struct model *m, int job)
 	}
 	if (d->real && is_due(m, j) && odds(d, 2))
 		return draw_death(d, m, job);
-	/* Before anything of it is known to this job. */
+	/* Before this job knows anything about the run. */
 	if (d->focus == F_RULES && j->most == 0 && m->runs[j->as.run].n && odds(d, 3))
 		return odds(d, 2) ? (struct call){ .kind = C_PRUNE, .job = job }
 				  : condemn(m, job);
@@ -329,7 +329,7 @@ static struct call draw_of_job(struct draw *d, struct model *m, int job)
 		return condemn(m, job);
 	if (d->focus == F_AVERAGES && j->as.variant & V_AVERAGE && odds(d, 8))
 		return draw_average(d, m, job);
-	/* A job that finds steps mostly resumes from the newest before it saves. */
+	/* A job that finds steps usually resumes from the newest before it saves. */
 	if (j->loaded < 0 && j->parent < 0 && m->runs[j->as.run].n && !odds(d, 4))
 		return (
 		    struct call){ .kind = odds(d, 2) ? C_LOAD : C_RESUME, .job = job, .step = -1 };
@@ -348,7 +348,7 @@ static struct call draw_of_job(struct draw *d, struct model *m, int job)
 	return (struct call){ .kind = odds(d, 2) ? C_CLOSE : C_KILL, .job = job };
 }
 
-/* What comes from outside of all jobs. */
+/* Draws a call from outside of all jobs. */
 static struct call draw_outside(struct draw *d, struct model *m)
 {
 	static const enum call_kind kinds[] = { C_RUN_REWIND, C_RUN_MARK,   C_RUN_MARK, C_RUN_PRUNE,
@@ -361,7 +361,7 @@ static struct call draw_outside(struct draw *d, struct model *m)
 			  .to = some(d, RUNS),
 			  .keep = 1 + some(d, 3) };
 
-	/* Without a simulated clock, half a minute is long to wait for a lock that is held. */
+	/* Without a simulated clock, waiting half a minute for a lock takes too long. */
 	if (d->real && (c.kind == C_AGENT_LIMIT || c.kind == C_CLOCK ||
 			(c.kind == C_FLUSH && model_writer(m, c.run)) ||
 			(c.kind == C_COPY && model_writer(m, c.to))))

@@ -12,7 +12,7 @@ void model_init(struct model *m, bool agents)
 	m->agents = agents;
 }
 
-/* ---- what there is ---- */
+/* ---- the checkpoints ---- */
 
 bool is_there(const struct entry *e)
 {
@@ -46,14 +46,15 @@ struct entry *newest(struct run_model *r, bool bad_too, bool unsure_too)
 	return best;
 }
 
-/* Who asks for the newest: a session does not hold against a step what it counted itself, nor does
- * a reader what the writer counted that has the run open. NULL: somebody without that option. */
+/* Returns how many sessions loaded it without progress, as `who` counts: a session does not count
+ * its own attempt, and a reader not that of the writer that has the run open. who NULL: counts
+ * all. */
 int tries_of(const struct run_model *r, const struct job_model *who, int id)
 {
 	return r->tries[id] - (who && who->counted[id]);
 }
 
-/* Did so many sessions load it in vain, while an older one is left? */
+/* Returns whether so many sessions loaded it without progress, and there is an older step. */
 bool is_spent(const struct run_model *r, const struct entry *e, int attempts,
 	      const struct job_model *who)
 {
@@ -110,7 +111,7 @@ bool is_used(const struct model *m, int run)
 	return false;
 }
 
-/* ---- which is the newest ---- */
+/* ---- the newest step ---- */
 
 static bool is_condemned(struct run_model *r, int id)
 {
@@ -119,8 +120,8 @@ static bool is_condemned(struct run_model *r, int id)
 	return e && ((e->mark == 'b' && !e->gone) || e->aside);
 }
 
-/* May the step in memory be given by a process on these nodes? It follows the newest on disk, and
- * no newer one is there. */
+/* Returns whether a process on these nodes may get the step from memory: it follows the newest step
+ * on disk, and no newer one is on disk. */
 static bool is_offered(const struct model *m, struct run_model *r, const struct memory *x,
 		       int nodes, const struct entry *disk)
 {
@@ -134,14 +135,15 @@ static bool is_offered(const struct model *m, struct run_model *r, const struct 
 		(any && x->base == any->id));
 }
 
-/* Surely? Not beside what is marked bad: whether it follows the newest step then is not promised.
+/* Returns whether it certainly gets it. A bad step makes this unsure: it is not promised that the
+ * step in memory follows the newest then.
  */
 static bool is_sure(struct run_model *r, const struct memory *x, const struct entry *disk,
 		    const struct job_model *asks)
 {
 	const struct entry *own = entry_by_id(r, x->id);
 
-	/* A mark may outlive the step that it was for; a job may still know the agent that died. */
+	/* A mark may outlive its step, and a job may still use an agent that died. */
 	return x->sure && !(asks && asks->shaken) && newest(r, true, true) == disk &&
 	       !(own && own->mark == 'b');
 }
@@ -154,7 +156,8 @@ static void offer(struct latest *l, int id)
 	l->ids[l->n++] = id;
 }
 
-/* What memory offers above this step of the disk. True: one of it is surely there. */
+/* Adds the steps that memory may return instead of this one on disk. Returns true if there
+ * certainly is one. */
 static bool offer_memory(const struct model *m, struct run_model *r, int nodes,
 			 const struct entry *disk, struct latest *l)
 {
@@ -165,8 +168,8 @@ static bool offer_memory(const struct model *m, struct run_model *r, int nodes,
 		const struct memory *x = &m->mems[i];
 		bool spent = l->attempts && tries_of(r, l->who, x->id) >= l->attempts;
 
-		/* Without one on disk an older one in memory is to go on from, if there is one. If
-		 * the count may be 0 it is offered, too. */
+		/* Without a step on disk, even a spent one in memory is returned. If its count may
+		 * be 0, it is possible, too. */
 		is[i] = is_offered(m, r, x, nodes, disk) &&
 			!(spent && disk && !l->blind && !r->fuzzy[x->id]);
 		if (is[i] && !spent && is_sure(r, x, disk, l->asks) && x->step > sure)
@@ -181,7 +184,7 @@ static bool offer_memory(const struct model *m, struct run_model *r, int nodes,
 void latest_of(const struct model *m, int run, int nodes, const struct job_model *asks,
 	       struct latest *l)
 {
-	static struct run_model r; /* a copy, in which what is passed over is gone */
+	static struct run_model r; /* a copy, in which the steps to be skipped are gone */
 	const struct job_model *who =
 	    asks && asks->as.flags & SHEAF_RUN_READONLY ? model_writer((struct model *)m,
 	                                                               run) : asks;
@@ -201,7 +204,7 @@ void latest_of(const struct model *m, int run, int nodes, const struct job_model
 	*l = (struct latest){
 		.attempts = attempts, .who = who, .asks = asks, .blind = who != asks
 	};
-	/* What is unsure may turn out not to be there. */
+	/* An unsure step may not be there. */
 	while (disk && disk->unsure) {
 		(void)offer_memory(m, &r, nodes, disk, l);
 		offer(l, disk->id);
@@ -236,7 +239,8 @@ int64_t step_of_id(const struct model *m, int run, int id)
 	return -1;
 }
 
-/* By number or the newest: which ids, and whether there may be none. */
+/* Finds the ids that a read may return, by number or as the newest, and whether there may be
+ * none. */
 void wanted(const struct model *m, int run, int nodes, const struct job_model *asks, int64_t step,
 	    struct latest *l)
 {
@@ -277,7 +281,8 @@ void memory_forget_left(struct model *m, const struct job_model *j, const struct
 			m->mems[i].here = false;
 }
 
-/* Something newer is there, or it is not known what the agents let go. */
+/* Marks all steps in memory as unsure: there is a newer one, or the agents may have dropped
+ * some. */
 void memory_shake(struct model *m, int identity)
 {
 	for (int i = 0; i < MEMORIES; i++)
@@ -290,10 +295,10 @@ void memory_add(struct model *m, const struct job_model *j, const struct save_mo
 	struct run_model *r = &m->runs[j->as.run];
 	const struct entry *disk = newest(r, false, false);
 	const struct entry *of = s->parent >= 0 ? entry_by_id(r, s->parent) : NULL;
-	/* What follows a step that is marked bad follows nothing once that one is gone. */
+	/* If the base is marked bad, the step has no base once that one is gone. */
 	bool drifts = j->marked || s->parent == -2 || (of && of->aside);
 	bool sure = !m->tight && !drifts && !(of && of->mark == 'b');
-	/* What follows a step that is being published names the one before it, too. */
+	/* If the base is being published, the step also names the one before it. */
 	const struct entry *on = of && of->mark != 'b' && !of->unsure ? of : disk;
 	struct memory *x = NULL;
 
@@ -380,7 +385,8 @@ bool publishes(const struct job_model *j)
 	return false;
 }
 
-/* Would what follows `parent` follow an older step than the newest, or one that is set aside? */
+/* Returns whether a save that follows `parent` would follow a step that is older than the newest,
+ * or that is set aside. */
 bool is_back(const struct model *m, const struct job_model *j, int parent, bool unsure_too)
 {
 	struct run_model *r = (struct run_model *)&m->runs[j->as.run];
@@ -394,7 +400,7 @@ void give_number(struct model *m, int run, struct entry *e)
 {
 	e->aside = true;
 	e->mark = 0;
-	/* What would have followed it follows what is left. */
+	/* Saves that would have followed it follow the newest remaining step. */
 	for (int j = 0; j < JOBS; j++) {
 		struct job_model *job = &m->jobs[j];
 

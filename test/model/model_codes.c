@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- what a call may return ---- */
+/* ---- the codes that a call may return ---- */
 
 static bool has_save(const struct model *m, const struct call *c)
 {
@@ -70,8 +70,8 @@ bool model_can(const struct model *m, const struct call *c)
 	}
 }
 
-/* A process on that node opens the run for writing. The dead are proven dead on their own node; on
- * another one, what their orphans hold is held. */
+/* Returns the codes for a process on that node that opens the run for writing. A dead process is
+ * known to be dead only on its own node; on another one, a lock that its orphans have stays. */
 static uint32_t codes_of_lock(const struct model *m, int run, int node)
 {
 	if (model_writer((struct model *)m, run))
@@ -86,7 +86,8 @@ static uint32_t codes_of_lock(const struct model *m, int run, int node)
 	return CODE(0);
 }
 
-/* Does a lazy save in flight reuse the number of that step? Then the step may be aside already. */
+/* Returns whether a lazy save in flight takes the number of that step, which may then be set aside
+ * already. */
 static bool is_replaced(const struct job_model *j, const struct entry *parent)
 {
 	for (int k = 0; k < SAVES && parent; k++)
@@ -109,7 +110,7 @@ uint32_t codes_of_number(const struct model *m, const struct job_model *j, int p
 	perhaps |= parent >= 0 && is_replaced(j, entry_by_id(r, parent));
 	back &= !publishes(j) && !j->as.attempts;
 
-	/* One that is condemned by its tries goes aside, as one that is marked bad. */
+	/* A step that is condemned by its attempts is set aside, as one that is marked bad. */
 	if (e && e->mark != 'b' && (!spent || r->fuzzy[e->id]))
 		return CODE(SHEAF_EEXIST) | (e->unsure || e->may_go || spent ? CODE(0) : 0) |
 		       (perhaps ? CODE(SHEAF_EINVAL) : 0);
@@ -118,7 +119,7 @@ uint32_t codes_of_number(const struct model *m, const struct job_model *j, int p
 	return CODE(0) | (perhaps || (bad && bad->step > step) ? CODE(SHEAF_EINVAL) : 0);
 }
 
-/* Is what it loaded perhaps in memory alone, where a newer one is? */
+/* Returns whether the job loaded a step that may be only in memory, where there is a newer one. */
 static bool was_passed(const struct model *m, const struct job_model *j)
 {
 	for (int i = 0; i < MEMORIES && j->from_memory; i++)
@@ -151,7 +152,7 @@ static uint32_t codes_of_begin(const struct model *m, const struct call *c)
 		return CODE(SHEAF_EINVAL);
 	if (was_passed(m, j))
 		codes |= CODE(SHEAF_EINVAL);
-	if (c->step <= j->most && j->as.agent) /* memory may have newer ones */
+	if (c->step <= j->most && j->as.agent) /* memory may have newer steps */
 		codes |= CODE(SHEAF_EINVAL) | CODE(SHEAF_EEXIST);
 	if (c->flags & SHEAF_SAVE_NO_DISK) {
 		if (!j->as.agent)
@@ -169,13 +170,13 @@ static uint32_t codes_of_begin(const struct model *m, const struct call *c)
 	}
 	if (c->flags & SHEAF_SAVE_MAY_DROP && flying(j))
 		codes |= CODE(SHEAF_EAGAIN);
-	for (int k = 0; k < SAVES; k++) /* nobody but the caller could end the wait */
+	for (int k = 0; k < SAVES; k++) /* the wait could be ended only by the caller */
 		if (in_flight(&j->saves[k]) && j->saves[k].flags & SHEAF_SAVE_NO_DISK)
 			codes |= CODE(SHEAF_EAGAIN);
 	return codes;
 }
 
-/* Is a step of that number, or a newer one, on disk? */
+/* Returns whether a step of that number, or a newer one, is on disk. */
 static bool lies_beside(const struct model *m, const struct job_model *j, int64_t step)
 {
 	const struct entry *top = newest((struct run_model *)&m->runs[j->as.run], true, true);
@@ -183,7 +184,8 @@ static bool lies_beside(const struct model *m, const struct job_model *j, int64_
 	return top && top->step >= step;
 }
 
-/* EINVAL of a commit would mean that nothing has happened; this one is over. */
+/* A commit that returns EINVAL has changed nothing; this one has finished the save, so it returns
+ * EFAILED. */
 static uint32_t codes_found_late(uint32_t codes)
 {
 	return codes & CODE(SHEAF_EINVAL) ? (codes & ~CODE(SHEAF_EINVAL)) | CODE(SHEAF_EFAILED)
@@ -204,7 +206,7 @@ static uint32_t codes_of_commit(const struct model *m, const struct call *c)
 		return CODE(SHEAF_EFAILED);
 	if (s->spoiled)
 		return CODE(SHEAF_EFAILED) | CODE(SHEAF_EEXIST) | CODE(SHEAF_EINVAL);
-	/* A commit of 0 ms leaves it open, one that waits calls it a mistake. */
+	/* A commit of 0 ms returns EAGAIN, one that waits EINVAL. */
 	if (s->flags & SHEAF_SAVE_LATER && !all_of(s->put, j->slices))
 		return CODE(SHEAF_EINVAL) | CODE(SHEAF_EAGAIN);
 	if (s->flags & SHEAF_SAVE_NO_DISK)
@@ -221,12 +223,12 @@ static uint32_t codes_of_commit(const struct model *m, const struct call *c)
 				  codes_found_late(s->found) |
 				  (is_back(m, j, s->parent, true) ? CODE(0) | CODE(SHEAF_EFAILED)
 								  : 0);
-	/* Also where its own timeout is too short: publishing took so long of late. */
+	/* EAGAIN also if the timeout of a commit is too short: publishing has become slower. */
 	return codes | CODE(SHEAF_EAGAIN);
 }
 
-/* There is none to be given: ENOENT only where there is none at all. What memory has that follows
- * nothing on disk counts, but the model does not know all that agents still have. */
+/* Returns the codes for a read that finds nothing. ENOENT only if there is no step at all: steps in
+ * memory without a base on disk count, but the model does not know all steps that agents have. */
 uint32_t codes_of_nothing(const struct model *m, int run, int64_t step)
 {
 	struct run_model *r = (struct run_model *)&m->runs[run];
@@ -301,11 +303,11 @@ static uint32_t codes_of_copy(const struct model *m, const struct call *c)
 	return CODE(0);
 }
 
-/* Whether a stage is whole the model does not know. */
+/* The model does not know whether a stage is complete. */
 static uint32_t codes_of_salvage(const struct model *m, const struct call *c)
 {
 	const struct run_model *r = &m->runs[c->run];
-	/* Of another node's dead the stage is left, because they may live. */
+	/* The stage of a process on another node is left, because that process may be alive. */
 	uint32_t codes = CODE(SHEAF_ENOENT) | CODE(SHEAF_EBUSY) | CODE(SHEAF_ECORRUPT);
 
 	if (entry_of((struct run_model *)r, c->step))
@@ -328,7 +330,7 @@ static uint32_t codes_of_rewind(const struct model *m, const struct call *c)
 	return codes_of_step(m, j->as.run, c->step);
 }
 
-/* Does memory have a step of which no node has all? */
+/* Returns whether memory has a step of which each node has only a part. */
 static bool is_spread(const struct model *m, int run)
 {
 	for (int i = 0; i < MEMORIES; i++)
@@ -382,7 +384,7 @@ uint32_t model_codes(const struct model *m, const struct call *c)
 	case C_HOLD:
 		return codes_of_load(m, c);
 	case C_LOAD_HELD:
-		/* Memory is used again for newer steps; a read that meets that is refused. */
+		/* Memory is reused for newer steps; a read of reused memory fails. */
 		return CODE(0) | (unput(j, true) || j->unmoved ? CODE(SHEAF_EINVAL) : 0) |
 		       (j->as.agent ? CODE(SHEAF_EAGAIN) : 0);
 	case C_REWIND:

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sequences of everything that can be called or happen, compared with the model of a run.
+/* Plays sequences of all calls and events, and compares the results with the model of a run.
  *
  *   model [--seeds A..B] [--calls N] [--seconds S] [--jobs J] [--ranks R] [--bad N]
  *         [--matrix] [--json]
  *   model --seed N [--shrink]
  *
- * --calls: of a sequence, 60 unless told. Ends after N that fail (5). Each of J processes takes
- * every J-th seed. --seed tells the story of one; with --shrink the shortest part of it that fails.
- * Exit 0: the model and the library agree. */
+ * --calls: length of a sequence (60). --bad: ends after N failures (5). Each of J processes takes
+ * every J-th seed. --seed prints the calls of one sequence, with --shrink those of the shortest
+ * part of it that fails. Exit 0: the model and the library agree. */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -22,10 +22,10 @@
 
 enum { JOBS_AT_ONCE = 64, HANG_S = 60, REAL_TIMEOUT_MS = 6000 };
 
-struct worker { /* shared with the process that does it */
+struct worker { /* shared with its process */
 	struct play_counts counts;
 	uint64_t seed, bad;
-	struct sequence s; /* that it is at */
+	struct sequence s; /* the sequence that it is playing */
 	pid_t pid;
 };
 static struct {
@@ -49,7 +49,7 @@ static double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Tells of a sequence that fails; the shortest part of it too. apart: it ends the process. */
+/* Prints a sequence that fails, and its shortest part. apart: it kills its process. */
 static void tell(struct sequence *s, uint64_t seed, bool apart, const char *why)
 {
 	char said[500];
@@ -102,7 +102,7 @@ static void start(struct worker *w, uint64_t seed, double until)
 	w->pid = pid;
 }
 
-/* A process has ended. One that a sequence has killed is followed by another, from the next on. */
+/* A process has ended. If a sequence killed it, another process continues with the next one. */
 static void took_end(struct worker *workers, pid_t pid, int status, double until)
 {
 	char why[100];

@@ -21,7 +21,8 @@ void let_go(struct model *m, struct job_model *j, int slot)
 	j->held_leases[slot] = 0;
 }
 
-/* Before memory is painted anew the gates of all saves are passed, but for what was not brought. */
+/* Before memory is changed, the gates of all saves are passed, but for slices that are not
+ * ready. */
 void pass_gates(struct job_model *j)
 {
 	for (int k = 0; k < SAVES; k++)
@@ -52,7 +53,7 @@ bool check_values(const struct reply *r, const struct latest *l, char why[400])
 	return true;
 }
 
-/* e = w at first, then fma(c, e, d * w), with c = d = 1/2. */
+/* Checks the average: e = w at first, then fma(c, e, d * w), with c = d = 1/2. */
 bool check_average(const struct model *m, int run, const struct reply *r, char why[400])
 {
 	const struct average *a = average_of(m, run, r->id);
@@ -89,8 +90,8 @@ static void load_average(const struct model *m, struct job_model *j, int id)
 		j->average = (struct average){ .unsure = !a };
 }
 
-/* What a save follows whose job goes on from that step, if it is opened now: the step itself, or of
- * one in memory what that follows on disk. -2: not known. */
+/* Returns the base of a save by a job that resumes from that step, if it is opened now: the step
+ * itself, or the base of a step in memory. -2: unknown. */
 static int follows(const struct model *m, int run, int id)
 {
 	const struct entry *e = entry_by_id((struct run_model *)&m->runs[run], id);
@@ -103,9 +104,8 @@ static int follows(const struct model *m, int run, int id)
 	return -2;
 }
 
-/* What a job has in memory that is newer than the step of the disk to which it goes back stays
- * until something is saved from there. on_disk: it is one of the disk; else what was left behind
- * may be gone on from again. */
+/* A job goes back to an older step. If it is on disk, the job's newer steps in memory stay until
+ * the next save. Otherwise the job may also resume from those that it had left behind. */
 static void leave_behind(struct model *m, struct job_model *j, int64_t step, bool on_disk)
 {
 	int now = ++m->order;
@@ -123,7 +123,8 @@ static void leave_behind(struct model *m, struct job_model *j, int64_t step, boo
 	j->went_back = on_disk ? now : j->went_back;
 }
 
-/* A job goes on from what it loaded. from: as `follows` said when it was opened. */
+/* Records that a job resumes from what it loaded. from: the result of `follows` when it was
+ * opened. */
 static void goes_on(struct model *m, struct job_model *j, int id, int64_t step, int from)
 {
 	struct run_model *run = &m->runs[j->as.run];
@@ -139,7 +140,7 @@ static void goes_on(struct model *m, struct job_model *j, int id, int64_t step, 
 	/* A load may have to make the stage of a save in flight. */
 	for (int k = 0; k < SAVES; k++)
 		run->fuzzy[id] |= in_flight(&j->saves[k]);
-	if (j->parent != id) /* which this job may have brought to disk since it was opened */
+	if (j->parent != id) /* this job may have saved it to disk since it was opened */
 		j->parent = from;
 	j->loaded_on = j->parent;
 	leave_behind(m, j, step, j->parent == id);
@@ -179,7 +180,7 @@ bool take_load(struct model *m, const struct call *c, const struct reply *r, cha
 	int from;
 
 	find_numbers(m, j);
-	if (c->kind == C_RESUME) /* it may change memory, whatever it then finds */
+	if (c->kind == C_RESUME) /* it may change memory, whatever it finds */
 		pass_gates(j);
 	take_half_load(j, r->rc);
 	if (r->rc < 0)
@@ -252,7 +253,7 @@ bool take_held(struct model *m, const struct call *c, const struct reply *r, cha
 	return true;
 }
 
-/* ---- what a fresh process sees ---- */
+/* ---- what a new process sees ---- */
 
 static bool saves_number(const struct model *m, const struct run_model *run, int64_t step)
 {
@@ -304,13 +305,13 @@ static bool missing_wrong(struct model *m, struct run_model *run, struct entry *
 	for (int i = 0; i < r->list_n; i++)
 		if (r->list[i].state == 'c' && r->list[i].step == e->step)
 			return false;
-	/* As above, where another one of its number was aside before. */
+	/* As above, if another one of that number was set aside before. */
 	if (e->mark == 'b' && saves_number(m, run, e->step)) {
 		give_number(m, (int)(run - m->runs), e);
 		return false;
 	}
 	if (e->unsure && !e->may_go) {
-		for (int j = 0; j < JOBS; j++) /* perhaps it is still on its way */
+		for (int j = 0; j < JOBS; j++) /* it may still be in flight */
 			if (m->jobs[j].open && &m->runs[m->jobs[j].as.run] == run)
 				return false;
 		e->gone = true;
@@ -362,8 +363,8 @@ bool model_survives(const struct model *m, int run, const struct reply *r, char 
 
 	if (!of->exists)
 		return true;
-	/* What a cp left that failed is damaged, and is the newest, perhaps; it is refused, and
-	 * what was saved beside it is whole. */
+	/* A step that a failed cp left is damaged, and may be the newest. It is refused, and the
+	 * steps saved beside it are intact. */
 	for (int i = 0; i < r->list_n; i++)
 		if (r->list[i].state == 'd' && !(of->torn && !entry_of(of, r->list[i].step)))
 			return broken(why, "step %" PRId64 " is damaged", r->list[i].step);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- what has become of it ---- */
+/* ---- the changes that a call makes ---- */
 
 static struct entry *entry_add(struct run_model *r, int id, int64_t step, int parent)
 {
@@ -43,8 +43,9 @@ static void make_run(struct model *m, struct run_model *r)
 					 .floor = -1 };
 }
 
-/* A step that was set aside and copied back may name a parent that is still aside. Then no manifest
- * leads further back, and .sheaf/descent does so only if a prune has written it since. */
+/* Returns whether the chain of ancestors is cut here. A step that was set aside and copied back may
+ * name a parent that is still aside. Then no manifest leads further back, and .sheaf/descent does
+ * so only if a prune has written it since. */
 static bool is_cut_off(const struct entry *e, const struct entry *parent)
 {
 	return parent && !is_there(parent) && (parent->aside || e->was_aside);
@@ -65,7 +66,8 @@ static bool has_ancestor(const struct run_model *r, const struct entry *from, in
 	return from != NULL;
 }
 
-/* What the rules say of an entry, with all others as they are: 'k' it stays, 'g' it goes, '?' */
+/* Returns what the rules say of an entry, with all others as they are: 'k' keep, 'g' remove, '?'
+ * unknown. */
 static char fate(struct run_model *r, const struct entry *e, int keep)
 {
 	const struct entry *top = newest(r, false, false);
@@ -82,7 +84,7 @@ static char fate(struct run_model *r, const struct entry *e, int keep)
 		return 'k';
 	if (!has_ancestor(r, top, e->id, &known) || !known)
 		return known ? 'k' : '?';
-	/* Of those that are newer some are there, or not: perhaps it is among the newest. */
+	/* Some of the newer ones may not be there, so this one may be among the newest. */
 	if (e->mark != 'b' && newer - unsure < keep)
 		return '?';
 	return e->readers || e->unsure ? '?' : 'g';
@@ -97,8 +99,9 @@ static void may_prune(struct model *m, int run, int keep)
 			r->e[i].may_go = true;
 }
 
-/* What the job goes on from stays until it hears of a commit. Does a prune leave this one? 'k':
- * yes; '?': perhaps, as where the prune has to end a publication. */
+/* A step that the job resumed from stays until a commit succeeds. Returns 'k' if a prune keeps it,
+ * '?' if it may, because the prune has to finish a publication, and 0 if this rule does not
+ * apply. */
 static char kept_by_load(const struct job_model *j, int id)
 {
 	bool on = id == j->loaded_on || j->loaded_on == -2;
@@ -108,7 +111,7 @@ static char kept_by_load(const struct job_model *j, int id)
 	return id == j->loaded_on && !publishes(j) ? 'k' : '?';
 }
 
-/* A prune that worked: what must go is gone. All are judged before any goes. */
+/* Applies a successful prune. All entries are judged before any is removed. */
 static void take_prune(struct model *m, int run, int keep, const struct job_model *j)
 {
 	struct run_model *r = &m->runs[run];
@@ -201,7 +204,7 @@ static void take_open(struct model *m, const struct call *c)
 	keep_one_heir(m, j);
 }
 
-/* This session came somewhere with what it loaded. */
+/* The session made progress: resets the counts of the steps that it loaded. */
 static void forget_tries(struct model *m, struct job_model *j)
 {
 	struct run_model *r = &m->runs[j->as.run];
@@ -214,7 +217,7 @@ static void forget_tries(struct model *m, struct job_model *j)
 		}
 }
 
-/* The stage of a save whose number a bad step has, or a condemned one, sets that one aside. */
+/* Sets a bad or spent step aside, because the stage of a save takes its number. */
 static void set_bad_aside(struct model *m, const struct job_model *j, int64_t step)
 {
 	struct run_model *r = &m->runs[j->as.run];
@@ -224,14 +227,14 @@ static void set_bad_aside(struct model *m, const struct job_model *j, int64_t st
 		give_number(m, j->as.run, e);
 }
 
-/* A save ends without its commit: what was being published is there or not. */
+/* Ends a save without its commit: if it was being published, the step may be there or not. */
 static void leave(struct job_model *j, struct save_model *s)
 {
 	if (!s->open)
 		return;
 	if (in_flight(s) && s->asked_publish) {
-		j->parent = -1;                 /* what the next save follows is found then */
-		for (int k = 0; k < SAVES; k++) /* those that would follow it */
+		j->parent = -1;                 /* the base of the next save is found then */
+		for (int k = 0; k < SAVES; k++) /* saves that would follow it */
 			if (in_flight(&j->saves[k]) && j->saves[k].order > s->order)
 				j->saves[k].failed = true;
 	}
@@ -260,7 +263,7 @@ static void take_end(struct model *m, struct job_model *j, bool closed)
 	j->orphan_of = m->runs[j->as.run].identity;
 }
 
-/* A begin may take the image of a save to disk that is written, though it is not committed. */
+/* A begin may reuse the staging buffer of a save that is written to disk but not committed. */
 static void lend_images(struct model *m, const struct job_model *j)
 {
 	for (int i = 0; i < MEMORIES; i++)
@@ -278,7 +281,7 @@ static void take_average(struct job_model *j, const struct call *c, int rc)
 		return;
 	a->unsure |= rc == SHEAF_EINVAL || rc == SHEAF_EEXIST || a->n == UPDATES ||
 		     (a->has && c->step < a->at);
-	if (a->n < UPDATES && (!a->has || c->step > a->at)) /* none twice for one step */
+	if (a->n < UPDATES && (!a->has || c->step > a->at)) /* only one update for a step */
 		a->ids[a->n++] = c->id;
 	a->has = true;
 	a->at = c->step;
@@ -315,10 +318,11 @@ static struct entry *add_saved(struct model *m, struct job_model *j, struct save
 	struct entry *e;
 	int parent = -1;
 
-	/* What follows nothing that was loaded follows what was newest when its stage was made. */
+	/* Without a loaded base, the step follows the newest one of the time when its stage was
+	 * made. */
 	if (s->parent >= 0)
 		of = entry_by_id(r, s->parent);
-	/* Whose number it takes: it follows what was left when its stage was made. */
+	/* A save that takes its base's number follows the newest step that was left then. */
 	if (of && of->mark != 'b' && !of->aside)
 		parent = of->id;
 	else if (of || top)
@@ -329,7 +333,7 @@ static struct entry *add_saved(struct model *m, struct job_model *j, struct save
 	return e;
 }
 
-/* A thread publishes it: from now on it may be there. */
+/* A thread publishes the save: from now on the step may be there. */
 static void take_published(struct model *m, struct job_model *j, struct save_model *s)
 {
 	s->asked_publish = true;
@@ -340,7 +344,7 @@ static void take_published(struct model *m, struct job_model *j, struct save_mod
 			m->mems[i].coming = s->id;
 }
 
-/* What the job does in the run directory does the rest of that first. */
+/* Calls that change the run directory finish publications of the job first. */
 static void settle(struct model *m, struct job_model *j)
 {
 	struct entry *e;
@@ -351,12 +355,12 @@ static void settle(struct model *m, struct job_model *j)
 			e->unsure = false;
 }
 
-/* It is on disk. */
+/* Records that the save is on disk. */
 static void take_saved(struct model *m, struct job_model *j, struct save_model *s)
 {
 	struct run_model *r = &m->runs[j->as.run];
 
-	/* Memory keeps it too, perhaps; it follows what was newest before it. */
+	/* Memory may keep it, too; its base is the step that was the newest before. */
 	if (j->as.agent && m->agents && !s->asked_publish) {
 		memory_add(m, j, s);
 		memory_shake(m, r->identity);
@@ -416,7 +420,7 @@ static bool take_commit(struct model *m, const struct call *c, const struct repl
 	else if (r->rc == 0)
 		take_saved(m, j, s);
 	else {
-		for (int i = 0; i < MEMORIES; i++) /* one that failed is not in memory either */
+		for (int i = 0; i < MEMORIES; i++) /* a failed save is not in memory either */
 			if (m->mems[i].here && m->mems[i].id == s->id)
 				m->mems[i].here = false;
 	}
@@ -475,7 +479,7 @@ static void take_cp(struct model *m, const struct call *c)
 		to->e[i].readers = 0;
 }
 
-/* As actor_init adds them. */
+/* In the order in which actor_init adds them. */
 int model_tensor(const struct job_model *j, int slice)
 {
 	int plain = j->as.variant & V_PART ? 4 : TENSORS;
@@ -483,7 +487,7 @@ int model_tensor(const struct job_model *j, int slice)
 	return slice < plain ? slice : slice == plain && j->as.variant & V_TIED ? 0 : 1;
 }
 
-/* One that is asked for too early is to be made again before anything else is saved. */
+/* If the move was too early, it must be repeated before anything else is saved. */
 static void take_move(struct job_model *j, const struct call *c, int rc)
 {
 	unsigned bit = 1u << model_tensor(j, c->n % j->slices);
@@ -517,7 +521,7 @@ static void take_agent_kill(struct model *m, int node)
 	for (int i = 0; i < MEMORIES; i++) {
 		struct memory *x = &m->mems[i];
 
-		if (x->nodes >> node & 1) /* its job, if it lives, hands it to the next agent */
+		if (x->nodes >> node & 1) /* its job, if it is alive, gives it to the next agent */
 			x->here = x->here && job_lives(m, x->job), x->sure = false;
 	}
 	for (int j = 0; j < JOBS; j++)
@@ -536,7 +540,7 @@ static bool take_written(struct model *m, struct run_model *run, int nodes, int6
 		    (m->mems[k].nodes & ~nodes) == 0 && m->mems[k].identity == run->identity &&
 		    (!x || m->mems[k].sure || m->mems[k].id > x->id))
 			x = &m->mems[k];
-	if (x) /* its manifest names what it followed when it came to memory */
+	if (x) /* its manifest has the base of the time when it came to memory */
 		entry_add(run, x->id, x->step, x->coming || x->rebased ? -2 : x->base)->average =
 		    x->average;
 	return x;
@@ -559,7 +563,8 @@ static bool take_flush(struct model *m, const struct call *c, const struct reply
 	       broken(why, "step %" PRId64 " was flushed, which is not the newest", r->step);
 }
 
-/* A job was killed. What it left due is on disk, if its agent was to write it. */
+/* Records that a job was killed. A step that it left due is on disk, if its agent had to write
+ * it. */
 static bool take_kill(struct model *m, const struct call *c, const struct reply *r, char why[400])
 {
 	int run = m->jobs[c->job].as.run;
@@ -569,7 +574,7 @@ static bool take_kill(struct model *m, const struct call *c, const struct reply 
 	take_end(m, &m->jobs[c->job], false);
 	if (!r->due)
 		return true;
-	for (int i = 0; i < MEMORIES; i++) /* what was for memory alone may follow it, or not */
+	for (int i = 0; i < MEMORIES; i++) /* steps only for memory may follow it, or not */
 		m->mems[i].adrift |= r->written && m->mems[i].step > r->step &&
 				     m->mems[i].identity == m->runs[run].identity;
 	if (r->written)
@@ -583,7 +588,7 @@ static bool take_kill(struct model *m, const struct call *c, const struct reply 
 	       broken(why, "step %" PRId64 " was due, and the agent has not written it", r->step);
 }
 
-/* Of calls for a save. */
+/* Handles calls for a save. */
 static bool take_of_save(struct model *m, const struct call *c, const struct reply *r)
 {
 	struct job_model *j = &m->jobs[c->job];
@@ -591,7 +596,7 @@ static bool take_of_save(struct model *m, const struct call *c, const struct rep
 
 	switch (c->kind) {
 	case C_BEGIN:
-		leave(j, s); /* of one that is over */
+		leave(j, s); /* of an earlier save in this slot */
 		find_numbers(m, j);
 		pass_gates(j);
 		lend_images(m, j);
@@ -627,7 +632,7 @@ static bool take_of_save(struct model *m, const struct call *c, const struct rep
 	case C_FREE:
 		leave(j, s);
 		return true;
-	case C_ADVANCE: /* a commit of 0 ms, but for codes that the exchange before it returned */
+	case C_ADVANCE: /* like a commit of 0 ms, but for codes from the exchange before it */
 		if (r->rc == 0 || r->rc == SHEAF_EAGAIN)
 			return take_commit(m, c, r);
 		s->spoiled |= !s->over;
@@ -640,7 +645,7 @@ static bool take_of_save(struct model *m, const struct call *c, const struct rep
 	}
 }
 
-/* Of calls of a job for itself, and of its reads. */
+/* Handles calls of a job for itself, and its reads. */
 static bool take_of_job(struct model *m, const struct call *c, const struct reply *r, char why[400])
 {
 	struct job_model *j = &m->jobs[c->job];
@@ -683,7 +688,7 @@ static bool take_of_job(struct model *m, const struct call *c, const struct repl
 	}
 }
 
-/* From now on a call of the disk fails at some time: what is surely there now must stay. */
+/* From now on, a disk call will fail: steps that are certainly there now must stay. */
 static void take_fault(struct model *m)
 {
 	for (int i = 0; i < RUNS && !m->faulty; i++) {
@@ -694,7 +699,7 @@ static void take_fault(struct model *m)
 	m->faulty = true;
 }
 
-/* Of what is done to a run, or happens to it. */
+/* Handles what is done to a run, or happens to it. */
 static bool take_of_run(struct model *m, const struct call *c, const struct reply *r, char why[400])
 {
 	struct job_model *j = &m->jobs[c->job];

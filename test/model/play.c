@@ -14,7 +14,7 @@
 struct play {
 	struct model m;
 	struct world *w;
-	struct play_counts *counts; /* NULL: not counted */
+	struct play_counts *counts; /* NULL: nothing is counted */
 	FILE *story;
 	char *why;
 	enum call_kind last[RUNS];
@@ -27,7 +27,7 @@ static bool wrong(struct play *p, const char *what, const char *why)
 	return false;
 }
 
-/* A fresh process looks at a run. */
+/* Checks what a new process sees of a run. */
 static bool look(struct play *p, int run, int node, bool agent, bool load)
 {
 	struct reply r;
@@ -85,7 +85,7 @@ static void count(struct play *p, const struct call *c, const struct reply *r)
 	p->has_last[run] = true;
 }
 
-/* One call, and what it has changed. */
+/* Makes one call, and checks what it has changed. */
 static bool step(struct play *p, const struct call *c)
 {
 	struct reply r;
@@ -118,7 +118,8 @@ static void begin(struct play *p, const struct sequence *s, FILE *story, char wh
 			s->agents ? "with" : "without");
 }
 
-/* Calls failed: all jobs end, a new one opens each run and closes it, and somebody looks. */
+/* After calls failed: all jobs end, a new one opens each run and closes it, and then a new process
+ * looks at the runs. */
 static bool survives(struct play *p)
 {
 	if (p->counts && world_fired(p->w))
@@ -150,7 +151,7 @@ static bool survives(struct play *p)
 	return true;
 }
 
-/* Everything is looked at; then the jobs end. */
+/* Checks everything, then ends the jobs. */
 static bool end(struct play *p)
 {
 	bool good = true;
@@ -240,7 +241,7 @@ bool play_apart(const struct sequence *s, char why[500])
 	return !WIFSIGNALED(status);
 }
 
-/* Takes t for what is left, if it still fails. */
+/* Replaces the sequence by t, if t still fails. */
 static bool fails(struct shrink *k, const struct sequence *t)
 {
 	char why[500];
@@ -261,7 +262,7 @@ static bool without(struct shrink *k, int at, int n)
 	return fails(k, &t);
 }
 
-/* The same call, plainer; how: which of the ways. False: there is no such way. */
+/* Simplifies a call; how: number of the simplification. Returns false if it does not apply. */
 static bool plainer(struct call *c, int how)
 {
 	switch (how) {
@@ -318,7 +319,7 @@ static bool plainer(struct call *c, int how)
 	}
 }
 
-/* The job that ends there goes on as the one that opens its run next. */
+/* Replaces the job that ends there by the next one that opens its run: one job goes on. */
 static bool joined(struct sequence *s, int at)
 {
 	int from = s->calls[at].job, to, i = at + 1, run = 0;

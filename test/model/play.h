@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plays sequences: the calls are made in the world, told to the model, and the two are compared. */
+/* Plays sequences: makes the calls in the world, reports them to the model, and compares the
+ * two. */
 #ifndef PLAY_H
 #define PLAY_H
 #include <stdio.h>
@@ -7,29 +8,29 @@
 
 struct play_opts {
 	uint64_t seed;
-	int calls, ranks_max; /* of a sequence, at most */
+	int calls, ranks_max; /* maximum in a sequence */
 	bool faults;
 };
-struct play_counts { /* all uint64_t: they are added up word by word */
+struct play_counts { /* only uint64_t: they are added up word by word */
 	uint64_t sequences, calls, refused, looks, loads, faults_met;
 	uint64_t kinds[CALL_KINDS], pairs[CALL_KINDS][CALL_KINDS];
 };
 struct sequence {
 	struct call calls[CALLS_MAX];
 	int n;
-	uint64_t world; /* its seed */
+	uint64_t world; /* seed of the world */
 	bool agents;
 };
-/* Draws a sequence and plays it, until the model and the world disagree: false, and why; s has the
- * calls that were made. story: each call and what came of it; NULL: nowhere. */
+/* Draws a sequence and plays it until the model and the world disagree. Then returns false, with
+ * the reason in why. s: the calls made. story: receives each call and its result; may be NULL. */
 bool play_draw(const struct play_opts *o, struct sequence *s, struct play_counts *counts,
 	       FILE *story, char why[500]);
-/* Plays one that is given. */
+/* Plays a given sequence. */
 bool play_again(const struct sequence *s, FILE *story, char why[500]);
-/* The same in a process of its own, which may end by a signal: that is why, then. */
+/* The same in a separate process, which a signal may kill; that is then the reason. */
 bool play_apart(const struct sequence *s, char why[500]);
-/* The shortest that still fails, as far as leaving out calls and making them plainer gets. again:
- * play_apart for one that ends the process, else NULL. */
+/* Shortens a failing sequence as far as possible by omitting and simplifying calls. again:
+ * play_apart for a sequence that kills its process, else NULL. */
 void play_shrink(struct sequence *s, bool (*again)(const struct sequence *s, char why[500]),
 		 char why[500]);
 #endif

@@ -10,12 +10,12 @@
 #include <time.h>
 #include "call.h"
 
-#define PART (UINT64_C(4) << 20) /* bytes that a rank gives at once, at most */
+#define PART (UINT64_C(4) << 20) /* maximum number of bytes that a rank sends at once */
 
 struct realgroup {
 	int ranks;
 	atomic_int broken;
-	atomic_uint arrived; /* by all ranks, ever: barrier n is over at n * ranks */
+	atomic_uint arrived; /* counts arrivals of all ranks: barrier n is complete at n * ranks */
 	size_t out_bytes[RANKS_MAX][RANKS_MAX];
 	unsigned char part[RANKS_MAX][PART];
 };
@@ -54,7 +54,7 @@ static int64_t now_ms(void)
 	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* All have come here. */
+/* Waits until all ranks have arrived. */
 static int barrier(struct member *m, int timeout_ms)
 {
 	unsigned want = ++m->barriers * (unsigned)m->g->ranks;

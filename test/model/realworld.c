@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A sequence with real processes over the real library and the real command. This process opens
- * nothing: each rank of a job is a child that makes the calls it is sent, and whatever is done once
- * is done by a child of its own, or by the command. There is one node, this machine. */
+/* A sequence with real processes, the real library and the real command. This process opens no run:
+ * each rank of a job is a child that receives the calls to make, and calls outside of jobs are made
+ * by a new child or by the command. There is one node, this machine. */
 #include "model_world.h"
 
 #include <errno.h>
@@ -24,26 +24,26 @@ const int world_nodes = 1;
 
 struct rank {
 	pid_t pid;
-	int to; /* calls go there, and replies come back */
+	int to; /* socket for calls and replies */
 };
 struct job {
 	bool open, writes;
 	int ranks;
-	char dir[8]; /* as it was called when the job opened it */
+	char dir[8]; /* the name of its directory when the job opened it */
 	struct rank rank[RANKS_MAX];
 	struct realgroup *group;
-	pid_t child; /* of rank 0; 0: none */
+	pid_t child; /* forked by rank 0; 0: none */
 	int child_to;
 };
 struct world {
 	char base[64];
-	char *sheaf; /* the command; owned */
+	char *sheaf; /* path of the command; owned */
 	struct job jobs[JOBS];
 	bool agents, has_agent[RUNS];
-	bool flush; /* they write what is due when a job was killed */
-	int home; /* the directory where the program began */
+	bool flush; /* agents write due steps of killed jobs */
+	int home; /* the initial working directory */
 };
-struct order { /* what a child is told */
+struct order { /* a message to a child */
 	struct call call;
 	char dir[8];
 };
@@ -61,7 +61,8 @@ static bool receive_all(int fd, void *bytes, size_t n)
 	return recv(fd, bytes, n, MSG_WAITALL) == (ssize_t)n;
 }
 
-/* A forked child of a rank: it has the handles of its parent, and lets them go when it is told. */
+/* Runs a forked child of a rank. It has its parent's handles, and frees them when it receives the
+ * order. */
 static void be_child(struct actor *a, int from)
 {
 	struct order o;
@@ -77,7 +78,7 @@ static void be_child(struct actor *a, int from)
 	_exit(0);
 }
 
-/* Rank 0 forks; the socket of its child came with the process, made before it. */
+/* Forks a child of rank 0. The socket for the child was made before this process. */
 static pid_t fork_child(struct actor *a, int child_end)
 {
 	pid_t pid = fork();
@@ -122,8 +123,8 @@ static void channel(int ends[2])
 		abort();
 }
 
-/* What others hold of the sockets keeps nobody from seeing that one is closed: all but one's own
- * end are closed in each child. */
+/* Closes the sockets of other processes in each child, so that each process notices when its own is
+ * closed. */
 static void close_others(const struct world *w, const struct job *mine)
 {
 	for (int i = 0; i < JOBS; i++)
@@ -132,10 +133,10 @@ static void close_others(const struct world *w, const struct job *mine)
 				close(w->jobs[i].rank[r].to);
 }
 
-/* What one process does alone and then exits: a call of no job, or a look at a run. It inherits no
+/* A call outside of jobs, or a look at a run, by a new process that then exits. It inherits no
  * handle of the library. */
 struct errand {
-	const struct call *call; /* NULL: a look */
+	const struct call *call; /* NULL: look */
 	const char *dir, *to;
 	bool agent, load;
 };
@@ -187,7 +188,7 @@ static int code_of(const char *text)
 	return SHEAF_EBUG;
 }
 
-/* What it returned, as a code; what it said, in r->msg. */
+/* Runs the command. Its exit status becomes a code, its output r->msg. */
 static void command(struct world *w, struct reply *r, const char *const args[])
 {
 	int ends[2], status = 0;
@@ -267,7 +268,7 @@ static void agent_start(struct world *w, int run)
 		fprintf(stderr, "an agent does not start: %s\n", r.msg);
 }
 
-/* What ask says of a run. This process opens nothing, so a child asks. */
+/* Returns the result of `ask` for a run. A child calls it, because this process opens no run. */
 static int64_t asked(struct world *w, int run, int64_t (*ask)(const char *dir))
 {
 	int64_t got, *answer = mmap(NULL, sizeof(*answer), PROT_READ | PROT_WRITE,
@@ -307,7 +308,7 @@ static void agent_kill(struct world *w, int run)
 	w->has_agent[run] = false;
 }
 
-/* ---- the world ---- */
+/* ---- the machine ---- */
 
 static void remove_tree(const char *path)
 {
@@ -365,7 +366,7 @@ static void child_end(struct job *j)
 {
 	if (!j->child)
 		return;
-	close(j->child_to); /* it ends when nobody can tell it anything more */
+	close(j->child_to); /* the child ends when no process can send it orders */
 	kill(j->child, SIGKILL);
 	for (int i = 0; i < 1000 && waitpid(j->child, NULL, WNOHANG) == 0; i++)
 		pause_ms(1);
@@ -414,7 +415,7 @@ static void start_rank(struct world *w, struct job *j, const struct call *c, int
 	k->to = ends[0];
 }
 
-/* To all ranks at once, and one reply of all. */
+/* Sends the call to all ranks at once, and combines their replies. */
 static void job_do(struct job *j, const struct call *c, struct reply *r)
 {
 	struct order o = { .call = *c };
@@ -465,8 +466,8 @@ static void do_end(struct job *j, bool killed)
 		close(j->child_to);
 }
 
-/* A job dies. What it left due is written by the agent, within the grace and the time that this
- * takes on a busy machine. */
+/* Kills a job. Its agent writes a step that is due, within the grace period and the time that
+ * writing takes on a busy machine. */
 static void do_kill(struct world *w, const struct call *c, struct reply *r)
 {
 	struct job *j = &w->jobs[c->job];
@@ -507,7 +508,7 @@ static void child_close(struct job *j, const struct call *c, struct reply *r)
 		r->rc = SHEAF_EBUG;
 }
 
-/* By a program that is no part of ours. */
+/* Runs a program of the system. */
 static void shell(struct reply *r, const char *program, const char *a, const char *b, const char *c)
 {
 	pid_t pid = fork();
@@ -531,7 +532,7 @@ static void do_alone(struct world *w, const struct call *c, struct reply *r)
 static void do_rename(struct world *w, const struct call *c, struct reply *r)
 {
 	r->rc = rename(world_runs[c->run], world_runs[c->to]) < 0 ? SHEAF_EIO : 0;
-	w->has_agent[c->to] = w->has_agent[c->run]; /* it goes by the directory, not by its name */
+	w->has_agent[c->to] = w->has_agent[c->run]; /* it belongs to the directory, not its name */
 	w->has_agent[c->run] = false;
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A sequence on the simulated machine. The library's entry points ask shf_sys_real for the machine;
- * this program is linked so that the question comes here, and the answer is the simulated process
- * in whose name the thread acts. A job of several ranks makes each collective call on simulated
- * ranks that live as long as the call: its group is a hub that passes operations on to them. */
+/* A sequence on the simulated machine. The library's entry points get the machine from
+ * shf_sys_real. This program replaces that function by one that returns the simulated process for
+ * which the thread acts. A job of several ranks makes each collective call on simulated ranks that
+ * live as long as the call: the group of a rank is a hub, which passes operations to the simulated
+ * one. */
 #include "model_world.h"
 
 #include <errno.h>
@@ -15,11 +16,11 @@
 const char *const world_runs[RUNS] = { "run0", "run1", "run2" };
 const int world_nodes = NODES;
 
-#define ROOM (UINT64_C(1) << 30) /* of an agent */
+#define ROOM (UINT64_C(1) << 30) /* memory of an agent */
 
-struct hub {                                 /* a rank's group */
-	struct sheaf_group *group;           /* what the library has; owned */
-	const struct sheaf_group_ops *inner; /* while a collective call is made */
+struct hub {                                 /* the group of a rank */
+	struct sheaf_group *group;           /* the library's group; owned */
+	const struct sheaf_group_ops *inner; /* during a collective call */
 	bool dead;
 };
 struct rank {
@@ -28,16 +29,15 @@ struct rank {
 	const struct shf_sys *sys;
 };
 struct job {
-	bool open, zombie; /* zombie: rank 0 is dead, and what it had in memory is the
-			    * forked child's */
+	bool open, zombie; /* zombie: rank 0 is dead, but its forked child has its memory */
 	int ranks;
-	const struct shf_sys *child; /* of rank 0; NULL: none */
-	char dir[8];                 /* as it was called when the job opened it */
+	const struct shf_sys *child; /* of rank 0; may be NULL */
+	char dir[8];                 /* the name of its directory when the job opened it */
 	struct rank rank[RANKS_MAX];
 };
 struct world {
 	struct simdisk *disk;          /* owned */
-	const struct shf_sys *outside; /* of whoever is no process of a job */
+	const struct shf_sys *outside; /* for calls outside of jobs */
 	struct job jobs[JOBS];
 	uint64_t seed, groups, pid;
 	bool agents;
@@ -122,7 +122,7 @@ struct world *world_new(uint64_t seed, bool agents, bool story)
 	return w;
 }
 
-/* What a rank of the dead still has in this program's memory. */
+/* Frees what a dead rank still has in this program's memory. */
 static void bury(struct rank *r)
 {
 	sys_now = r->sys;
@@ -146,7 +146,7 @@ static void job_end(struct world *w, struct job *j, bool killed)
 		simdisk_kill(w->disk, j->rank[r].sys);
 }
 
-/* The child lets go of all that it inherited, as a program does that cleans up; or it just ends. */
+/* The child frees all that it inherited, as a program that cleans up, or it just exits. */
 static void child_close(struct job *j)
 {
 	if (!j->zombie)
@@ -258,7 +258,7 @@ static void do_close(struct world *w, const struct call *c, struct reply *r)
 	job_end(w, j, false);
 }
 
-/* ---- what others do ---- */
+/* ---- calls outside of jobs ---- */
 
 static int copy_names(void *arg, const char *name)
 {
@@ -272,7 +272,7 @@ static int copy_names(void *arg, const char *name)
 	return 0;
 }
 
-/* cp -a, by a process with nothing but files. */
+/* Runs cp -a, in a process without runs. */
 static int copy_tree(const struct shf_sys *sys, int from, int to)
 {
 	char(*names)[64] = calloc(256, sizeof(*names));
@@ -340,7 +340,7 @@ static void do_rename(struct world *w, const struct call *c, struct reply *r)
 	simdisk_kill(w->disk, sys);
 }
 
-/* A process that lives as long as its call. */
+/* Makes a call in a process that lives as long as the call. */
 static void do_alone(struct world *w, const struct call *c, struct reply *r)
 {
 	const struct shf_sys *sys = process_new(w, c->kind == C_FLUSH ? c->n : 0);
@@ -406,7 +406,7 @@ void world_do(struct world *w, const struct call *c, struct reply *r)
 		simdisk_set_agents(w->disk, c->n ? (uint64_t)c->n << 10 : ROOM);
 		break;
 	case C_CLOCK:
-		if (c->n >= 0) /* else the wall clock alone goes back */
+		if (c->n >= 0) /* otherwise only the wall clock goes back */
 			simdisk_advance(w->disk, (int64_t)c->n * 3600);
 		else
 			simdisk_fault(w->disk,
@@ -423,7 +423,7 @@ void world_do(struct world *w, const struct call *c, struct reply *r)
 	}
 }
 
-/* ---- looking ---- */
+/* ---- looks ---- */
 
 void world_look(struct world *w, int run, int node, bool agent, bool load, struct reply *r)
 {
@@ -439,7 +439,7 @@ void world_look(struct world *w, int run, int node, bool agent, bool load, struc
 	simdisk_kill(w->disk, sys);
 }
 
-/* Agents hold memory of the job that lives, or was the last to die, and of one before it. */
+/* Agents may have memory of the job that is alive or died last, and of the one before it. */
 const char *world_spare(struct world *w, const bool open[JOBS], char why[400])
 {
 	size_t jobs = simdisk_kept_jobs(w->disk);
