@@ -7,7 +7,7 @@
 
 struct everycut_opt everycut = { .seed = 0x5eaf };
 
-/* States already judged, by what is on the disk and what was promised. */
+/* States that have been judged, with the promises that held */
 struct judged {
 	uint64_t *hashes;               /* owned; open addressing, 0: free */
 	size_t n, cap;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agents of the simulated machine. A node has one for each run directory that somebody has
- * asked for, as if it had been started with the job, and they outlive the processes. A handle of an
- * agent is life << 12 | its index. */
+/* The agents of the simulated machine. A node has an agent for each run directory in which a
+ * process has looked for one, as if the agent had been started with the job. Agents outlive the
+ * processes. A handle of an agent is life << 12 | its index. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static void kept_drop(struct simdisk *d, struct sim_kept *k)
 	k->base = NULL;
 }
 
-/* ---- which agent ---- */
+/* ---- finding an agent ---- */
 
 static bool is_auto(const char *socket)
 {
@@ -52,8 +52,8 @@ static bool is_run(const struct sim_agent *a, int node, const char *run)
 	return a->node == node && !strcmp(a->run, run);
 }
 
-/* Whoever names no run looks at the node's first agent, which is of the run that comes first. At a
- * socket of its own listens one, of the run that came first there. */
+/* A process that names no run gets the node's first agent, which belongs to the first run that was
+ * named. A socket path of its own has one agent, of the first run that was named there. */
 static bool answers(const struct sim_agent *a, int node, const char *socket, const char *run)
 {
 	if (a->node != node)
@@ -106,7 +106,7 @@ static int op_keep_open(void *arg, const char *socket, const char *run, const ch
 	return (int)sim_end(&c, rc);
 }
 
-/* ---- what it keeps ---- */
+/* ---- memory that agents keep ---- */
 
 static struct simdisk_held held(const struct simdisk *d, int node)
 {
@@ -165,8 +165,8 @@ static int op_keep_put(void *arg, int keep, const char *name, const struct shf_s
 	return (int)sim_end(&c, 0);
 }
 
-/* The process dies. What it handed over stays as it is now, whatever this program does with the
- * memory of the dead when it gives it back. */
+/* Called when the process dies. Copies what it gave to agents, because this program may change a
+ * dead process's memory when it frees it. */
 void sim_agents_part(struct simdisk *d, int owner)
 {
 	for (size_t i = 0; i < d->kept_n; i++) {
@@ -253,7 +253,7 @@ static int op_keep_lives(void *arg, int keep)
 	return rc;
 }
 
-/* Nobody closes what he was not given: the real one would close a descriptor of somebody else's. */
+/* Stops the program if a handle was not opened: the real call would close another descriptor. */
 static void op_keep_close(void *arg, int keep, bool bye)
 {
 	struct simdisk *d = sim_proc(arg)->disk;
@@ -356,7 +356,7 @@ void sim_agents_bind(struct sys_tables *ops)
 	ops->keep.keep_close = op_keep_close;
 }
 
-/* The first 32 characters of a name are those of a job. */
+/* The first 32 characters of a name are a job's. */
 static bool is_first_of_job(const struct simdisk *d, size_t at)
 {
 	for (size_t i = 0; i < at; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Power cuts: which items of the log are durable at a cut, and the disk that a choice of the
- * others leaves. The rules of simdisk.h stand here and nowhere else. */
+/* Power cuts: finds the items of the log that are durable at a cut, and makes the disk that results
+ * from a choice of the others. Only this file implements the rules of simdisk.h. */
 #include <stdlib.h>
 #include <string.h>
 #include "simcore.h"
@@ -9,19 +9,19 @@ struct item {
 	size_t rec;
 	unsigned parts;
 };
-/* One cut, worked out once for all its choices. */
+/* A cut, computed once for all choices */
 struct simcut {
 	size_t cut;
-	uint8_t *durable;               /* parts of each record before the cut */
+	uint8_t *durable;               /* for each record before the cut: its durable parts */
 	struct item *items;             /* unsynced, in order */
 	size_t item_n, item_cap;
-	struct simtree prefix;          /* base and the durable records before `first` */
+	struct simtree prefix;          /* base with all records before `first` */
 	size_t first;
 };
-/* What later fsyncs say about an inode, going backwards from the cut. */
+/* What later fsyncs cover of an inode, going backwards from the cut */
 struct cover {
-	uint64_t nodes;                 /* bit: this node's data is covered */
-	bool any;                       /* size, entries */
+	uint64_t nodes;                 /* bit mask: the data of these nodes is covered */
+	bool any;                       /* size and entries are covered */
 	bool ordered;                   /* EXT4: entries of this directory */
 	bool named;                     /* EXT4: entries that name this inode */
 };
@@ -47,8 +47,9 @@ static void cover_sync(struct cover *c, const struct simrec *r)
 	struct cover *i = &c[r->ino];
 
 	if (r->failed) {
-		/* Marked clean and not written: what came before is nobody's any more. The
-		 * journal of EXT4 keeps its entries, and writes them with the next commit. */
+		/* The data is marked clean, but not written: nothing will write the changes before
+		 * it. The journal of EXT4 keeps its entries, and writes them with the next
+		 * commit. */
 		i->nodes &= ~node_bit(r->node);
 		i->any = false;
 		return;
@@ -76,7 +77,7 @@ static unsigned durable_ext4(struct cover *c, const struct simrec *r)
 		return c[r->ino].any ? r->parts : 0;
 	if (!c[r->dir].ordered && !c[other].ordered && !c[r->ino].named)
 		return 0;
-	/* Entries persist in order, so what came before in these directories is durable too. */
+	/* Entries persist in order, so earlier ones in these directories are durable, too. */
 	c[r->dir].ordered = c[other].ordered = true;
 	return r->parts;
 }
@@ -129,7 +130,7 @@ static void items_fill(const struct simdisk *d, struct simcut *k)
 	}
 }
 
-/* With the lock held. */
+/* The caller holds the lock. */
 static const struct simcut *cut_of(struct simdisk *d, size_t cut)
 {
 	struct simcut *k = d->cut;
@@ -156,7 +157,7 @@ static bool is_kept(const struct simdisk_choice *c, size_t i)
 	return c->kept && c->kept[i / 64] >> (i % 64) & 1;
 }
 
-/* EXT4: the size of a write that extends follows the data that arrived. */
+/* EXT4: the size of an extending write is that of the data that was written. */
 static void apply_short(struct simtree *t, const struct simrec *r, const struct sim_tear *tear)
 {
 	uint64_t unit = tear->unit, units = (r->off + r->len - 1) / unit - r->off / unit + 1;
@@ -183,7 +184,7 @@ static void apply_torn(const struct simdisk *d, struct simtree *t, size_t i, uns
 		simtree_apply(t, r, parts, &tear);
 }
 
-/* EXT4: an entry that is kept where an earlier one of its directories is lost, is lost. */
+/* EXT4: an entry is lost if an earlier one in its directories is lost. */
 static unsigned ordered_parts(bool *broken, const struct simrec *r, unsigned durable, unsigned kept)
 {
 	uint32_t other = r->kind == REC_RENAME ? r->to_dir : r->dir;
@@ -255,7 +256,7 @@ size_t simdisk_unsynced(struct simdisk *d, size_t cut)
 	return n;
 }
 
-/* What an inode was called at record i. */
+/* Returns the name of an inode at record i. */
 static const char *name_at(const struct simdisk *d, uint32_t ino, size_t i)
 {
 	const struct sim_inode *f = d->base.n ? simtree_inode(&d->base, ino) : NULL;
@@ -337,7 +338,7 @@ static void sets_write(struct simdisk_sets *s)
 		s->kept[s->pick[i] / 64] ^= UINT64_C(1) << (s->pick[i] % 64);
 }
 
-/* The next combination of k of n; false: that was the last. */
+/* Advances to the next combination of k of n. Returns false after the last one. */
 static bool sets_advance(struct simdisk_sets *s)
 {
 	unsigned i = s->k;
@@ -375,7 +376,7 @@ static bool sets_small(struct simdisk_sets *s)
 	return true;
 }
 
-/* Drawn sets are dense, sparse and even in turn. */
+/* Random sets are dense, sparse and even in turn. */
 static bool sets_drawn(struct simdisk_sets *s)
 {
 	if (s->drawn >= s->seeded)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulated disk as a test holds it: making and ending it, processes, counted calls and the
- * faults they meet, the log's one entrance, and meddling. */
+/* The simulated disk for tests: creating and freeing it, processes, counted calls and their faults,
+ * the function that appends to the log, and changes made by tests. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,8 +81,8 @@ static void log_clear(struct simdisk *d)
 	simtree_release(&d->base);
 }
 
-/* What a process still has of what it took. A child closes what it inherited in its parent's stead,
- * and leaves it the parent's threads and memory. */
+/* Counts and reports what a process has not given back. A child need not close inherited
+ * descriptors, and a process that forked need not free threads and memory. */
 static int proc_tell_left(const struct simproc *p)
 {
 	const struct simdisk *d = p->disk;
@@ -103,8 +103,8 @@ static int proc_tell_left(const struct simproc *p)
 	return fds + lines + rest;
 }
 
-/* The program stops where a process did not give back what it took: each test looks so, to its
- * last branch. Agents have let go of what they kept. */
+/* Stops the program if a process did not give back what it took, so that every test checks this in
+ * every branch. The memory that agents kept is freed already. */
 static void check_left(const struct simdisk *d)
 {
 	int left = 0;
@@ -359,7 +359,7 @@ void simdisk_faults_clear(struct simdisk *d)
 	d->fired = 0;
 }
 
-/* Does this call meet the fault? Counts it down. */
+/* Returns whether this call matches the fault and is the nth to do so. */
 static bool fault_meets(struct sim_fault *s, const struct sim_call *c, const char *name)
 {
 	if (!s->used || (s->f.kind != SIMDISK_ANY && s->f.kind != c->kind))
@@ -632,7 +632,7 @@ void simdisk_settle(struct simdisk *d)
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* The directories above path, made. */
+/* Makes the directories above path. */
 static int parents_make(struct simdisk *d, const char *path)
 {
 	struct sim_spot spot;
@@ -832,7 +832,7 @@ static uint64_t hash_inode(const struct simtree *t, uint32_t ino, int depth)
 			h = hash_bytes(h, piece, simtree_read(f, piece, SIM_PAGE, off));
 		return sim_mix(h ^ f->size);
 	}
-	/* A sum, because the order of names means nothing. */
+	/* A sum, because the order of names does not matter. */
 	for (size_t i = 0; i < f->entry_n && depth < 32; i++) {
 		const char *name = f->entries[i].name->text;
 

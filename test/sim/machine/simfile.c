@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of the simulated disk: paths, descriptors, locks and the calls on them. Each call looks
- * at the present tree and changes it only through sim_record. */
+/* Files of the simulated disk: paths, descriptors, locks and the calls on them. Each call reads the
+ * present tree and changes it only by sim_record. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ static bool spot_is_dots(const struct sim_spot *spot)
 	return !strcmp(spot->name, ".") || !strcmp(spot->name, "..");
 }
 
-/* The directory as the process saw it some time ago, and believes it still is; NULL: it looks. */
+/* Returns the directory as the process still caches it, or NULL if it does not. */
 static const struct sim_stale *stale_of(const struct simproc *seer, uint32_t dir)
 {
 	for (size_t i = 0; seer && i < SIM_STALE; i++)
@@ -34,7 +34,7 @@ static int find_stale(const struct simtree *t, const struct sim_stale *stale, st
 	return !spot->ino || (f && f->links) ? 0 : -ESTALE;
 }
 
-/* One component from `at`: what it is called, and what it leads to. */
+/* Looks up one component in `at`: sets its name and its inode. */
 static int step(const struct simtree *t, const struct simproc *seer, uint32_t at, const char *name,
                 size_t n, struct sim_spot *spot)
 {
@@ -94,7 +94,7 @@ int sim_walk(const struct simtree *t, const struct simproc *seer, uint32_t at, c
 	return 0;
 }
 
-/* The open description behind fd; NULL: no such descriptor of this process. */
+/* Returns the open description of fd, or NULL if the process has no such descriptor. */
 static struct sim_open *open_of(const struct simproc *p, int fd)
 {
 	int i = fd == 0 && p->zero ? p->zero - 1 : fd - p->fd_first;
@@ -112,8 +112,8 @@ const char *sim_label(const struct simproc *p, int fd)
 	return !f ? "?" : f->label ? f->label->text : "/";
 }
 
-/* The rooms promise one component under a descriptor; a disk that took more would hide where
- * they do not keep it. */
+/* The library uses only one component relative to a descriptor. A disk that accepted more would
+ * hide calls that do not. */
 static int walk_seen(const struct simproc *p, const struct simproc *seer, int dir,
                      const char *name, bool follow, struct sim_spot *spot)
 {
@@ -129,7 +129,8 @@ static int walk_seen(const struct simproc *p, const struct simproc *seer, int di
 	return sim_walk(&p->disk->now, seer, o->ino, name, follow, 0, spot);
 }
 
-/* For what changes something: the server does it, whatever names its client remembers. */
+/* For calls that change something: the server executes them, so the client's cached names do not
+ * matter. */
 static int walk_from(const struct simproc *p, int dir, const char *name, bool follow,
                      struct sim_spot *spot)
 {
@@ -236,7 +237,7 @@ int64_t sim_write(struct simdisk *d, uint32_t ino, const void *buf, size_t n, ui
 	if (!n)
 		return 0;
 	if (end > f->size && end > room) {
-		/* What still fits is written, as the kernel does. */
+		/* What still fits is written, as in the kernel. */
 		rc = -ENOSPC;
 		if (off >= room)
 			return rc;
@@ -358,7 +359,7 @@ static int op_close(void *arg, int fd)
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_CLOSE, fd, NULL, "%s", "");
 
-	/* Even a close that fails has closed. */
+	/* A close that fails has closed the descriptor, too. */
 	if (!p->dead) {
 		int closed = fd_close(p, fd);
 
@@ -501,7 +502,7 @@ static int op_fsync(void *arg, int fd)
 	return sim_fsync(sim_proc(arg), fd, false);
 }
 
-/* A file that may be written, or an error. */
+/* Finds a file, which must be writable if `write`. */
 static int file_of(const struct simproc *p, int fd, bool write, uint32_t *ino)
 {
 	const struct sim_open *o = open_of(p, fd);
@@ -556,7 +557,7 @@ static int64_t op_pwrite(void *arg, int fd, const void *buf, size_t n, uint64_t 
 	if (!rc)
 		rc = file_of(p, fd, true, &ino);
 	if (!rc && (open_of(p, fd)->flags & SHF_O_APPEND))
-		off = simtree_inode(&p->disk->now, ino)->size; /* as Linux: offset ignored */
+		off = simtree_inode(&p->disk->now, ino)->size; /* as Linux: ignores the offset */
 	if (!rc && c.part) {
 		rc = sim_write(p->disk, ino, buf, n / 2, off, p->node);
 		rc = rc < 0 ? rc : -c.part;
@@ -613,7 +614,7 @@ static int op_fstat(void *arg, int fd, struct shf_stat *st)
 	return (int)sim_end(&c, rc);
 }
 
-/* The names as they are now, in a drawn order: who lists may change the directory. */
+/* Returns the present names in a random order: the caller may change the directory. */
 static int names_of(struct simproc *p, int fd, struct sim_name ***names, size_t *n)
 {
 	const struct sim_open *o = open_of(p, fd);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks as threads that hand each other a baton.
+/* Ranks as threads that pass a baton.
  *
- * Always true: at most one rank thread is outside sem_wait, the one whose number is
- * sim->running. Everything below struct sim is guarded by sim->lock; the lock is held by a rank
- * only inside an operation. Rank r's n-th operation meets the n-th operation of all others of its
- * team.
+ * Invariants: at most one rank thread is outside sem_wait, the one with number sim->running.
+ * Everything below struct sim is guarded by sim->lock, which a rank holds only inside an operation.
+ * The n-th operation of a rank meets the n-th operations of all other ranks in its team.
  */
 #include "simgroup.h"
 #include "rng.h"
@@ -22,7 +21,7 @@
 enum kind { ALLGATHER, ALLTOALLV, ALLREDUCE };
 enum state { READY, WAITING, SLEEPING, DONE };
 
-struct call {                   /* one rank's view of one operation */
+struct call {                   /* an operation, as one rank calls it */
 	enum kind kind;
 	int op;                         /* allreduce */
 	size_t n;                       /* allgather: bytes, allreduce: words */
@@ -30,10 +29,10 @@ struct call {                   /* one rank's view of one operation */
 	const size_t *out_bytes, *in_bytes;
 	void *in;
 	int timeout_ms;
-	struct sheaf_error *err;        /* where a failed operation writes its reason */
+	struct sheaf_error *err;        /* receives the reason of a failure */
 };
 
-struct part {                   /* what one rank has given */
+struct part {                   /* the data of one rank */
 	bool here;
 	uint8_t *bytes;                 /* owned */
 	size_t *out_bytes, *in_bytes;   /* owned; alltoallv */
@@ -42,13 +41,13 @@ struct part {                   /* what one rank has given */
 struct simop {
 	struct simop *next;
 	uint64_t number;
-	int base, ranks;                /* whose: the first rank of the team, and how many */
+	int base, ranks;                /* the first rank of the team, and their number */
 	struct call call;               /* of the rank that came first; its pointers are not used */
 	int first;
 	int here_n, left_n;
 	bool complete;
-	struct part *parts;             /* owned; one a rank of the team */
-	uint64_t *sum;                  /* owned; allreduce, once complete */
+	struct part *parts;             /* owned; one for each rank of the team */
+	uint64_t *sum;                  /* owned; allreduce, when complete */
 };
 
 struct simrank {
@@ -56,13 +55,13 @@ struct simrank {
 	int rank;
 	int base, team_n;               /* its team: ranks base .. base + team_n - 1 */
 	pthread_t thread;
-	sem_t turn;                     /* posted to the rank whose turn it is, and to no other */
+	sem_t turn;                     /* posted only for the rank whose turn it is */
 	enum state state;
-	int64_t due_ms;                 /* WAITING, SLEEPING */
-	struct simop *op;               /* WAITING in it */
+	int64_t due_ms;                 /* while WAITING or SLEEPING */
+	struct simop *op;               /* while WAITING */
 	uint64_t op_n;
 	bool expired, dead, lost;
-	bool freed;                     /* the group let go of us */
+	bool freed;                     /* the group was freed */
 	struct sheaf_group *group;
 	int result;
 };
@@ -73,12 +72,12 @@ struct sim {
 	const struct simgroup_opts *opts;
 	int (*fn)(void *arg, int rank, struct sheaf_group *group);
 	void *arg;
-	int ranks, running;             /* -1: nobody, all are done */
-	struct simrank *rank;           /* owned; one a rank */
-	struct simop *ops;              /* owned; not yet left by all */
+	int ranks, running;             /* running: -1 when all are done */
+	struct simrank *rank;           /* owned; one for each rank */
+	struct simop *ops;              /* owned; those that some rank has not left yet */
 	uint64_t random;
-	bool excused;                   /* something was made to go wrong */
-	bool broken;                    /* a complaint ended the run: all operations fail */
+	bool excused;                   /* a fault has occurred */
+	bool broken;                    /* the run failed: all operations fail */
 	struct simgroup_stat stat;
 };
 
@@ -100,7 +99,7 @@ static void *copy_of(const void *bytes, size_t n)
 	return p;
 }
 
-/* The run fails. Only the first reason is kept: the others follow from it. */
+/* Fails the run. Only the first reason is kept: the others follow from it. */
 __attribute__((format(printf, 2, 3)))
 static void complain(struct sim *sim, const char *fmt, ...)
 {
@@ -131,7 +130,7 @@ static const char *call_text(const struct call *c, char *text, size_t n)
 	return text;
 }
 
-/* ---- who runs ---- */
+/* ---- turns ---- */
 
 static void wake(struct simrank *r)
 {
@@ -139,7 +138,8 @@ static void wake(struct simrank *r)
 	r->op = NULL;
 }
 
-/* Nobody can run: time passes until something is due. False when there is nothing to wait for. */
+/* No rank can run: advances the time until something is due. Returns false if there is nothing to
+ * wait for. */
 static bool clock_jump(struct sim *sim)
 {
 	int64_t due = INT64_MAX;
@@ -170,7 +170,7 @@ static bool clock_jump(struct sim *sim)
 	return true;
 }
 
-/* Draw whose turn it is next. */
+/* Draws the rank that runs next. */
 static void baton_pass(struct sim *sim)
 {
 	int ready = 0;
@@ -194,7 +194,7 @@ static void baton_pass(struct sim *sim)
 	}
 }
 
-/* With the lock, and without it afterwards: whoever is woken finds it free. */
+/* Called with the lock, which it releases first, so that the thread that wakes finds it free. */
 static void baton_hand_over(struct sim *sim)
 {
 	sem_t *next = sim->running < 0 ? &sim->over : &sim->rank[sim->running].turn;
@@ -256,7 +256,7 @@ static void simop_leave(struct sim *sim, struct simop *op)
 	simop_free(op);
 }
 
-/* The operation of that number of its team, made by whoever comes first. */
+/* Returns the team's operation of that number. The first rank makes it. */
 static struct simop *simop_get(struct simrank *me, uint64_t number, const struct call *c)
 {
 	struct sim *sim = me->sim;
@@ -359,7 +359,7 @@ static void count_pairs(struct sim *sim, const struct simop *op)
 			op->call.n : op->parts[i / ranks].out_bytes[i % ranks];
 }
 
-/* All have given. */
+/* All ranks have given their data. */
 static void complete(struct sim *sim, struct simop *op)
 {
 	if (op->call.kind == ALLTOALLV && !sizes_match(sim, op))
@@ -396,17 +396,17 @@ static void take(const struct simrank *me, const struct simop *op, const struct 
 	}
 }
 
-/* A rank gives up. What it had sent is under way still, or never left. */
+/* A rank gives up. Its data is still in flight, or never left. */
 static void give_up(struct simrank *me, struct simop *op)
 {
 	me->lost = true;
 	if (!op->complete && rng_next(&me->sim->random) % 2 == 0) {
 		op->parts[me->rank - me->base].here = false;
-		op->here_n = INT32_MIN / 2;     /* never complete */
+		op->here_n = INT32_MIN / 2;     /* it will never be complete */
 	}
 }
 
-/* The faults that were asked for. True: this rank is dead, and its call fails. */
+/* Applies the faults that were set. Returns true if this rank is dead and its call fails. */
 static bool fault(struct simrank *me, const struct call *c)
 {
 	struct sim *sim = me->sim;
@@ -462,7 +462,7 @@ static int meet(struct simrank *me, const struct call *c)
 	return 0;
 }
 
-/* Somebody ended its process: whoever waits for it waits in vain. */
+/* Returns whether the rank's process was killed from outside: ranks that wait for it will fail. */
 static bool is_killed(struct simrank *me)
 {
 	struct sim *sim = me->sim;
@@ -473,8 +473,8 @@ static bool is_killed(struct simrank *me)
 	return true;
 }
 
-/* Writes why an operation of this rank failed. One whose time ran out says nothing: the library
- * knows that itself. */
+/* Writes why an operation of this rank failed. After a timeout it writes nothing: the library knows
+ * that itself. */
 static void say_why(const struct simrank *me, struct sheaf_error *err)
 {
 	if (me->sim->broken)
@@ -682,7 +682,7 @@ void simgroup_pause(struct sheaf_group *group, int64_t ms)
 		return;
 	pthread_mutex_lock(&me->sim->lock);
 	if (!me->dead) {
-		/* Whoever waits meanwhile may be left waiting: that is no mistake of the ranks. */
+		/* Ranks that wait meanwhile may time out, which is not an error of the ranks. */
 		me->sim->excused = me->sim->excused || ms > 0;
 		sleep_until(me, me->sim->stat.clock_ms + (ms < FAR_MS ? ms : FAR_MS));
 	}

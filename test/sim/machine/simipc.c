@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of the simulated machine is no file: clocks, chance, identity, queues and shared memory.
- * A queue has no threads: what was submitted happens when somebody completes it, in a drawn
- * order, so that a write and the fsync meant to cover it may change places. */
+/* Everything in the simulated machine except files: clocks, random numbers, identity, queues and
+ * shared memory. A queue has no threads: requests are performed when a process completes them, in a
+ * random order, so that a write and the fsync that should cover it may change places. */
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static int op_random(void *arg, void *buf, size_t n)
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_RANDOM, -1, "", "%zu", n);
 
-	/* By process, so that ranks that take turns in another order draw the same. */
+	/* By process, so that ranks that run in another order draw the same numbers. */
 	for (size_t i = 0; !rc && i < n; i++)
 		b[i] = (uint8_t)sim_mix(p->disk->seed ^ sim_mix(p->pid) ^
 		                        sim_mix((uint64_t)p->disk->boots << 32 ^ p->start) ^
@@ -59,7 +59,7 @@ static void op_sleep_ms(void *arg, int ms)
 		sched_yield();
 }
 
-#define SIM_TIME_NS UINT64_C(4026531834)        /* of all processes */
+#define SIM_TIME_NS UINT64_C(4026531834)        /* the same for all processes */
 
 static uint64_t pid_ns_of(int node)
 {
@@ -166,7 +166,8 @@ static int op_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 
 	if (!rc && !shf_io_moves(io->op) && io->op != SHF_IO_FSYNC && io->op != SHF_IO_RESIZE)
 		rc = -EINVAL;
-	/* What was refused is not the queue's; reported refused and yet done cannot be here. */
+	/* A request that was refused does not enter the queue. A request cannot be refused and
+	 * done. */
 	if (!rc && io->direct < 0)
 		rc = -EBADF;
 	if (!rc && c.after)
@@ -180,7 +181,7 @@ static int op_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 	return (int)sim_end(&c, rc);
 }
 
-/* Takes a drawn one of the pending; NULL: none. */
+/* Takes a random pending request, or NULL. */
 static struct shf_io *take(struct shf_queue *q)
 {
 	struct simdisk *d = q->p->disk;
@@ -215,7 +216,7 @@ static void perform(struct simproc *p, struct shf_io *io)
 	io->done_ns = ops->host.mono_ns(p);
 }
 
-/* All bytes go through fd here; those of direct requests count as if they had not. */
+/* All requests use fd here. Direct ones are counted as if they had not. */
 static void account(struct shf_queue *q, const struct shf_io *io)
 {
 	if (!shf_io_moves(io->op) || io->result <= 0)
@@ -238,7 +239,7 @@ static int op_complete(void *arg, struct shf_queue *q, struct shf_io **io, int t
 	(void)arg;
 	if (!q->n)
 		return 0;
-	/* Who does not wait sometimes gets nothing, but never twice in a row. */
+	/* A call that does not wait sometimes gets nothing, but never twice in a row. */
 	if (!timeout_ms && hesitates(q))
 		return -EAGAIN;
 	*io = take(q);
@@ -247,7 +248,8 @@ static int op_complete(void *arg, struct shf_queue *q, struct shf_io **io, int t
 	return 1;
 }
 
-/* Nobody's memory goes while the queue may still use it: the real one would write elsewhere. */
+/* Stops the program if pinned memory that a request still uses is replaced: the real queue would
+ * write elsewhere. */
 static void op_queue_pin(void *arg, struct shf_queue *q, int i, void *base, size_t bytes)
 {
 	(void)arg;
@@ -267,7 +269,8 @@ static void op_queue_stat(void *arg, struct shf_queue *q, struct shf_queue_stat 
 	*stat = q->stat;
 }
 
-/* ---- work behind the caller's back: there are no threads, so it is done when asked after ---- */
+/* ---- background tasks: there are no threads, so a task's steps are done when a process asks
+ * ---- */
 
 struct shf_task {
 	struct simproc *p;
@@ -294,7 +297,7 @@ static int op_task_new(void *arg, struct shf_task **task, bool (*step)(void *wor
 		*task = sim_alloc(1, sizeof(**task));
 		**task = (struct shf_task){ c.p, step, work, false };
 		c.p->tasks++;
-		rc = cpus && strcmp(cpus, "63") == 0; /* which this machine has not */
+		rc = cpus && strcmp(cpus, "63") == 0; /* this machine does not have it */
 	}
 	return (int)sim_end(&c, rc);
 }
@@ -327,7 +330,7 @@ static void op_task_free(void *arg, struct shf_task *task)
 	free(task);
 }
 
-/* What the page cache has is the disk's to say. */
+/* The test decides what is in the page cache. */
 static int64_t op_resident(void *arg, int fd, uint64_t off, uint64_t n)
 {
 	struct simdisk *d = ((struct simproc *)arg)->disk;
@@ -341,7 +344,7 @@ static int64_t op_resident(void *arg, int fd, uint64_t off, uint64_t n)
 	return some;
 }
 
-/* Only large states ask. */
+/* Called only for large states. */
 static bool op_touched(void *arg, const void *at)
 {
 	(void)arg;
@@ -394,7 +397,7 @@ void sim_mem_put(struct simdisk *d, struct sim_mem *m)
 	}
 }
 
-/* Of a node, or of one process. */
+/* Returns the memory used on a node, or by one of its processes. */
 static uint64_t memory_used(const struct simdisk *d, int node, int owner)
 {
 	uint64_t used = 0;
@@ -423,7 +426,7 @@ static int op_rooms(void *arg, struct shf_memory_limit rooms[SHF_MEMORY_LIMITS])
 	return n;
 }
 
-/* What is too much for the node; its process may not live to hear it. */
+/* Takes memory. If it is too much for the node, the process may be killed. */
 static int memory_take(struct simproc *p, size_t bytes)
 {
 	uint64_t all = p->disk->memory[p->node];
@@ -569,8 +572,8 @@ static int op_shm_connect(void *arg, const uint8_t token[16], int *handle)
 	return (int)sim_end(&c, rc);
 }
 
-/* A served connection holds the memory until it is taken or dropped, as a descriptor in flight
- * does. */
+/* A served connection keeps the memory alive until it is taken or dropped, as a descriptor in
+ * flight does. */
 static int op_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n, int timeout_ms)
 {
 	struct simproc *p = sim_proc(arg);

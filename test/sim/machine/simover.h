@@ -15,9 +15,9 @@
 #define SIMOVER_H
 #include "sys_tables.h"
 
-/* The calls of the process, which the test may change. sys: of simdisk_process, or a copy of it.
+/* Returns the calls of a process, for a test to change. sys: of simdisk_process, or a copy of it.
  * Valid as long as the process. */
 struct sys_tables *simover(const struct shf_sys *sys);
-/* The calls that no test has replaced; the same for all processes. */
+/* Returns the original calls, which are the same for all processes. */
 const struct sys_tables *simover_real(void);
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trees of the simulated disk: sparse files of shared pages, directories, and the one function
- * that changes them. */
+/* Trees of the simulated disk: sparse files of shared pages, directories, and simtree_apply, the
+ * only function that changes them. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +49,7 @@ static void page_put(struct sim_page *p)
 		free(p);
 }
 
-/* A page with these bytes; NULL for zeros, so that a file of zeros costs nothing. */
+/* Makes a page with these bytes. It is NULL for zeros, so that a file of zeros costs nothing. */
 static struct sim_page *page_new(const uint8_t *bytes)
 {
 	struct sim_page *p;
@@ -177,7 +177,7 @@ static struct sim_page *page_at(const struct sim_inode *f, uint64_t i)
 	return leaf ? leaf->pages[i % SIM_LEAF] : NULL;
 }
 
-static void page_set(struct sim_inode *f, uint64_t i, struct sim_page *p) /* takes p */
+static void page_set(struct sim_inode *f, uint64_t i, struct sim_page *p) /* takes ownership of p */
 {
 	size_t l = (size_t)(i / SIM_LEAF);
 
@@ -201,7 +201,7 @@ static void page_set(struct sim_inode *f, uint64_t i, struct sim_page *p) /* tak
 	f->leafs[l]->pages[i % SIM_LEAF] = p;
 }
 
-/* Nothing but zeros from `size` on. */
+/* Zeros everything from `size` on. */
 static void file_trim(struct sim_inode *f, uint64_t size)
 {
 	uint64_t first = (size + SIM_PAGE - 1) / SIM_PAGE;
@@ -290,7 +290,7 @@ static void entry_remove(struct simtree *t, uint32_t dir_ino, const char *name)
 	*e = dir->entries[--dir->entry_n];
 }
 
-/* The name a directory had before, where only one is allowed. */
+/* Removes a directory's older name, if it may have only one. */
 static void entry_remove_older(struct simtree *t, const struct sim_inode *f, uint32_t ino)
 {
 	const struct sim_inode *dir = simtree_inode(t, f->parent);
@@ -328,7 +328,7 @@ static void entry_add(struct simtree *t, uint32_t dir_ino, struct sim_name *name
 	dir->entries[dir->entry_n++] = (struct sim_entry){ sim_name_get(name), ino };
 }
 
-/* Does unit u of a write of n units persist? */
+/* Returns whether unit u of a write of n units persists. */
 static bool unit_kept(const struct sim_tear *tear, uint64_t u, uint64_t n)
 {
 	uint64_t how = sim_mix(tear->seed), at = n ? sim_mix(how) % (n + 1) : 0;
@@ -343,7 +343,7 @@ static bool unit_kept(const struct sim_tear *tear, uint64_t u, uint64_t n)
 	}
 }
 
-/* Bytes [from, to) of page i as the record has them. */
+/* Copies bytes [from, to) of page i from the record. */
 static void page_patch(struct sim_inode *f, uint64_t i, const struct sim_page *with, size_t from,
                        size_t to)
 {
@@ -400,7 +400,7 @@ static void create_apply(struct simtree *t, const struct simrec *r)
 		memset(t->inodes + t->n, 0, (n - t->n) * sizeof(*t->inodes));
 		t->n = n;
 	}
-	/* The inode is there even when its name is lost: a later name may be kept. */
+	/* The inode exists even if its name is lost: a later name may be kept. */
 	t->inodes[r->ino] = inode_new(r->type);
 	t->inodes[r->ino]->mtime = r->mtime;
 	t->inodes[r->ino]->target = sim_name_get(r->to_name);
@@ -504,7 +504,8 @@ void simtree_drop(struct simtree *t, uint32_t ino)
 	}
 }
 
-/* Only what a name reaches, counted anew. Half a rename may leave two names, even a circle. */
+/* Marks what paths reach, and counts links again. Half a rename may leave two names, even a
+ * cycle. */
 static void mark(struct simtree *t, uint32_t ino)
 {
 	struct sim_inode *f = simtree_inode(t, ino);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes the n-th allocation of the library on this thread fail, at its own doors: what the
- * simulated machine needs is never refused. Include once, in the test's only file, and link with
- * `starve` (test/sim/meson.build). */
+/* Makes the n-th allocation of the library on this thread fail. Allocations of the simulated
+ * machine do not fail. Include once, in the test's only file, and link with `starve`
+ * (test/sim/meson.build). */
 #ifndef STARVE_H
 #define STARVE_H
 #include <stdarg.h>
@@ -11,8 +11,8 @@
 #include "mem.h"
 
 static _Thread_local long starve_left;  /* 0: none fails; 1: the next one */
-static atomic_bool starved;             /* one has */
-/* Told of each one on this thread; NULL: nobody is. */
+static atomic_bool starved;             /* an allocation has failed */
+/* Called for each allocation on this thread; NULL: none. */
 static _Thread_local void (*starve_asked)(void);
 
 static bool starve_now(void)
@@ -39,7 +39,7 @@ STARVE_WRAP(char *, shf_strdup, (const char *s), (s))
 STARVE_WRAP(void *, shf_arena_alloc, (struct shf_arena *a, size_t n, size_t size), (a, n, size))
 STARVE_WRAP(char *, shf_arena_strdup, (struct shf_arena *a, const char *s, size_t n), (a, s, n))
 
-/* Of a buffer that cannot grow, oom tells. */
+/* A buffer that cannot grow sets oom. */
 #define STARVE_ADD(name, params, args)                                        \
 	void __real_##name params;                                            \
 	void __wrap_##name params;                                            \

@@ -20,7 +20,7 @@ static inline struct sys_tables sys_tables_of(const struct shf_sys *sys)
 		*sys->task.ops, *sys->shm.ops, *sys->keep.ops };
 }
 
-/* The same machine with these tables. */
+/* Returns the same machine with these tables. */
 static inline struct shf_sys sys_tables_over(const struct sys_tables *t, struct shf_sys sys)
 {
 	sys.file.ops = &t->file;
@@ -33,7 +33,7 @@ static inline struct shf_sys sys_tables_over(const struct sys_tables *t, struct 
 	return sys;
 }
 
-/* A machine whose calls all get this argument. */
+/* Returns a machine whose calls all get this argument. */
 static inline struct shf_sys sys_tables_sys(const struct sys_tables *t, void *arg)
 {
 	return (struct shf_sys){ { &t->file, arg }, { &t->disk, arg }, { &t->queue, arg },

@@ -20,14 +20,14 @@ int __real_pthread_cond_signal(pthread_cond_t *turn);
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t turn;
-	int running;                    /* whose turn it is; all below is guarded by lock */
+	int running;                    /* the thread that runs; guarded, as all below, by lock */
 	uint64_t seed, x;
 	struct weave_stat stat;
 	struct member {
 		enum state state;
 		const void *on;
-		bool late;              /* its wait ended by its time */
-		uint64_t weight;        /* how often it is drawn, beside others */
+		bool late;              /* its wait timed out */
+		uint64_t weight;        /* how often it is drawn, relative to others */
 		pthread_t thread;
 		void (*fn)(void *arg);
 		void *arg;
@@ -40,7 +40,7 @@ static uint64_t draw(uint64_t n)
 	return rng_next(&w.x) % n;
 }
 
-/* Some threads are slower than others, some hardly move. */
+/* Some threads are slower than others, and some hardly run. */
 static uint64_t weight(void)
 {
 	return UINT64_C(1) << 3 * draw(4);
@@ -72,7 +72,7 @@ static int choose(void)
 	return i;
 }
 
-/* This thread waits so, or ends; the lock is held, and again when it goes on. */
+/* This thread waits, or ends, and another one runs. The caller holds the lock, also afterwards. */
 static void pass_on(enum state state, const void *on)
 {
 	struct member *me = &w.m[self];
@@ -134,7 +134,7 @@ uint64_t weave_draw(uint64_t n)
 	return i;
 }
 
-/* ---- what locks and waits become ---- */
+/* ---- replacements of locks and waits ---- */
 
 int __wrap_pthread_mutex_lock(pthread_mutex_t *lock);
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock);
@@ -288,7 +288,7 @@ void weave_end(struct weave_stat *add)
 struct shf_task {
 	bool (*step)(void *work);
 	void *work;
-	bool stop, over, more;          /* one thread at a time */
+	bool stop, over, more;          /* only one thread runs at a time */
 	int thread;
 };
 
