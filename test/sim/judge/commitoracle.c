@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The judge of commitoracle.h. It knows the disk by simdisk_get and by listing, and what was
- * promised by the world's ledger. */
+/* The judge of commitoracle.h. It reads the disk only by simdisk_get and by listing directories,
+ * and the promises from the world's ledger. */
 #include "commitoracle.h"
 #include "plaincrc.h"
 
@@ -80,7 +80,8 @@ static bool list(struct judge *j, const char *path, struct names *names)
 	return true;
 }
 
-/* What a file of a save must hold: made once, for the same is asked a thousand times. */
+/* The expected content of a file of a save. It is cached, because the same content is needed
+ * thousands of times. */
 struct wanted {
 	char session[33], file[80];
 	uint8_t bytes[5000];
@@ -108,7 +109,7 @@ static const struct wanted *wanted_of(const char *session, const char *file, siz
 	return w;
 }
 
-struct record {                 /* what the manifest says, as far as we ask */
+struct record {                 /* the members of a manifest that are used here */
 	int64_t step;
 	char session[33];
 	size_t files_n;
@@ -122,7 +123,7 @@ static const char *after(const char *text, const char *key)
 	return p ? p + strlen(key) : NULL;
 }
 
-/* False when the text is no manifest that its own sum vouches for. */
+/* Returns false if the text is not a manifest with a valid checksum of its own. */
 static bool read_manifest(const char *text, size_t n, struct record *r)
 {
 	static const char tail[] = ",\n \"self\": \"0123456789abcdef\"}\n";
@@ -188,8 +189,8 @@ static bool is_named(const struct record *r, const char *folder, const char *nam
 	return !folder[0] && (!strcmp(name, "sheaf.json") || !strcmp(name, "optimizer"));
 }
 
-/* All that a manifest names is there and right, and nothing else; in a stage half of C6's rename
- * may have left the old name, too. */
+/* Checks that everything that a manifest names is there and right, and nothing else. In a stage,
+ * half of C6's rename may have left the old name, too. */
 static void judge_whole(struct judge *j, const char *dir, const struct record *r, bool staged)
 {
 	struct names names;
@@ -217,7 +218,8 @@ static const struct known *known_of(struct judge *j, int64_t step, const char *s
 	return NULL;
 }
 
-/* 1 and *r: a manifest that its sum vouches for; 0: none; -1: one that is broken. */
+/* Returns 1 and sets *r for a manifest with a valid checksum of its own, 0 if there is none, -1 if
+ * it is broken. */
 static int manifest_of(struct judge *j, const char *dir, struct record *r)
 {
 	char path[300];
@@ -239,7 +241,7 @@ static int manifest_of(struct judge *j, const char *dir, struct record *r)
 	return rc;
 }
 
-/* checkpoint-<n>: published by a save that may have been, and whole. */
+/* Checks checkpoint-<n>: it is complete, and its save may have published it. */
 static void judge_step(struct judge *j, const char *name, int64_t step)
 {
 	const struct known *k;
@@ -268,7 +270,7 @@ static void judge_step(struct judge *j, const char *name, int64_t step)
 	j->seen[k - j->w->known] = true;
 }
 
-/* "12" or "12-<session>", canonical. */
+/* Parses "12" or "12-<session>", in canonical form. */
 static bool number(const char *s, int64_t *step, const char **session)
 {
 	char *end, again[40];
@@ -301,7 +303,7 @@ static void judge_stage(struct judge *j)
 			    j->w->known[q].acked <= j->cut)
 				bad(j, "C9: %s is still there after its step was told", dir);
 		if (j->recovered)
-			continue;       /* perhaps half deleted: nobody may publish it any more */
+			continue;       /* may be half deleted; it cannot be published now */
 		found = manifest_of(j, dir, &r);
 		if (found < 0)
 			bad(j, "I2: %s has a broken manifest", dir);
@@ -310,7 +312,7 @@ static void judge_stage(struct judge *j)
 	}
 }
 
-/* Steps that a rewind set aside are kept, whole. */
+/* Checks that steps which a rewind set aside are kept, complete. */
 static void judge_aside(struct judge *j)
 {
 	for (size_t i = 0; i < j->w->known_n; i++) {
@@ -328,7 +330,8 @@ static void judge_aside(struct judge *j)
 	}
 }
 
-/* A rewind that was cut is finished, or never was: all its steps are there or none. */
+/* Checks that a rewind that a cut interrupted is finished, or never happened: all its steps are
+ * there or none. */
 static void judge_rewind(struct judge *j)
 {
 	for (size_t a = 0; a < j->w->known_n; a++)
@@ -343,7 +346,7 @@ static void judge_rewind(struct judge *j)
 		}
 }
 
-/* The mark of a step: what was acknowledged last, or what was under way. */
+/* Returns a step's mark, and checks it: it is the last one acknowledged, or one in progress. */
 static char judge_mark(struct judge *j, int64_t step)
 {
 	char path[64], mark = 0, want = 0, other = 0;

@@ -89,7 +89,8 @@ static void do_load(struct harm_look *l, struct sheaf_checkpoint *step, struct h
 	memcpy(l->load_msg, err.msg, sizeof(l->load_msg));
 }
 
-/* Of a step that nobody woke: head, page table and some pages of the sums, one header. */
+/* Reads one tensor of a step without any other load: header, page table and some pages of the
+ * checksum table, one header of a file. */
 static void do_read(struct harm_look *l, struct sheaf_checkpoint *step, const struct harm_eye *e)
 {
 	struct sheaf_error err = { 0 };
@@ -156,7 +157,7 @@ static void forget(struct harm_look *l)
 	l->log[0] = '\0';
 }
 
-/* Findings of the other rank, and its memory. */
+/* Adds the findings and the memory of the other rank. */
 static void join(struct harm_look *l, const struct harm_look *b)
 {
 	l->agreed = l->run_rc == b->run_rc && l->open_rc == b->open_rc &&
@@ -221,7 +222,7 @@ bool harm_named(const struct harm_changed *c, const char *msg)
 	return c->extra && strstr(msg, c->extra);
 }
 
-/* Is there a changed file of one of these kinds? */
+/* Returns whether a changed file has one of these kinds. */
 static bool has(const struct harm_changed *c, enum harm_kind from, enum harm_kind to)
 {
 	for (int i = 0; i < c->n; i++)
@@ -238,7 +239,7 @@ static bool found_in(const struct harm_look *l, const char *name)
 	return false;
 }
 
-/* Each changed file has a finding, and no other. */
+/* Checks that each changed file has a finding, and that no other file has. */
 static void judge_verify(const struct harm_look *l, const struct harm_changed *c, char why[600])
 {
 	bool good = c->n == 0 && !c->extra;
@@ -256,7 +257,7 @@ static void judge_verify(const struct harm_look *l, const struct harm_changed *c
 		say(why, "verify: nothing is said of %s", c->extra);
 }
 
-/* One bit: one finding, which knows the place. */
+/* For one changed bit: checks that there is one finding, with the right place. */
 static void judge_place(const struct harm_look *l, const struct harm_changed *c, char why[600])
 {
 	const struct harm_found *f = &l->found[0];
@@ -271,7 +272,7 @@ static void judge_place(const struct harm_look *l, const struct harm_changed *c,
 		    c->family, c->name);
 }
 
-/* What a load takes its bytes from: manifest, sums, files of tensors. */
+/* Checks the load. It reads the manifest, the checksum table and the tensor files. */
 static void judge_load(const struct harm_look *l, const struct harm_changed *c, char why[600])
 {
 	bool good = !has(c, HARM_MANIFEST, HARM_WEIGHTS);
@@ -284,7 +285,7 @@ static void judge_load(const struct harm_look *l, const struct harm_changed *c, 
 		say(why, "load: refused, after memory was touched: %.300s", l->load_msg);
 }
 
-/* One bit: the sentence has block and tensor. */
+/* For one changed bit: checks that the message has the block and the tensor. */
 static void judge_load_place(const struct harm_look *l, const struct harm_changed *c,
                              char why[600])
 {
@@ -305,7 +306,7 @@ static void judge_attached(const struct harm_look *l, const struct harm_changed 
 		say(why, "%s: read with %d: %.300s", l->attached, l->attached_rc, l->attached_msg);
 }
 
-/* One tensor may be read where only others are changed; what is given is right. */
+/* Checks the read of one tensor, which may succeed if only others are changed. */
 static void judge_read(const struct harm_look *l, const struct harm_changed *c, char why[600])
 {
 	char own[130] = "";
@@ -318,7 +319,7 @@ static void judge_read(const struct harm_look *l, const struct harm_changed *c, 
 		say(why, "read: %s: %d: %.300s", l->read_who, l->read_rc, l->read_msg);
 }
 
-/* A step whose manifest was changed does not even open. */
+/* Checks that a step with a changed manifest cannot be opened. */
 static const char *judge_closed(const struct harm_look *l, char why[600])
 {
 	if (l->open_rc != SHEAF_ECORRUPT)

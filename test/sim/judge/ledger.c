@@ -63,7 +63,7 @@ static unsigned mark_bit(char mark)
 	return mark == 0 ? MARK_NONE : mark == 'k' ? MARK_KEEP : mark == 'b' ? MARK_BAD : MARK_ODD;
 }
 
-/* What the mark of a step may be at the cut. */
+/* Returns the marks that a step may have at the cut, as bits. */
 static unsigned marks_of(const struct ledger *l, int64_t step, int64_t cut)
 {
 	unsigned may = MARK_NONE;
@@ -120,7 +120,7 @@ static char raw_mark(struct simdisk *disk, int64_t step)
 	return mark;
 }
 
-/* "12" or "12-<session>", canonical. */
+/* Parses "12" or "12-<session>", in canonical form. */
 static bool number(const char *s, int64_t *step, bool session)
 {
 	char *end, again[40];
@@ -215,7 +215,7 @@ static void judge_aside(void *arg, const char *name)
 		j->view->aside[a - j->l->attempts] = true;
 }
 
-/* I2: a stage with a manifest holds all that it names. */
+/* I2: a stage with a manifest has all that it names. */
 static void judge_stage(void *arg, const char *name)
 {
 	struct judge *j = arg;
@@ -228,12 +228,12 @@ static void judge_stage(void *arg, const char *name)
 		return;
 	snprintf(path, sizeof(path), "run/.sheaf/stage/%.100s", name);
 	rc = raw_step_read(j->disk, path, &j->l->state, &r, why);
-	/* One that was given up is deleted in any order, by its own job or by a later one. */
+	/* A stage that was given up may be deleted in any order, by its own job or a later one. */
 	if (rc < 0 && r.step >= 0 && attempt_of(j, &r) && attempt_of(j, &r)->acked != NEVER)
 		bad(j, "I2: a stage has its manifest and is not whole: %.200s", why);
 }
 
-/* Is a step newer than this one there? Then a prune may have taken it. */
+/* Returns whether a newer step is there, so that a prune may have removed this one. */
 static bool newer_is_here(const struct judge *j, const struct attempt *a)
 {
 	for (int i = 0; i < j->l->n; i++)
@@ -251,8 +251,8 @@ static void judge_promises(struct judge *j)
 		if (a->acked > j->cut || here || (a->gone <= j->cut && a->rewinding == NEVER))
 			continue;
 		if (a->rewinding <= j->cut) {
-			/* A stage that is a second name of what was set aside is deleted as a
-			 * stage: no disk that was repaired has such names. */
+			/* A stage that is a second name of a directory set aside is deleted as a
+			 * stage: a disk that was repaired has no such names. */
 			if (!aside && !j->l->twice && a->pruning > j->cut &&
 			    (!j->l->halves || a->gone <= j->cut))
 				bad(j, "step %lld was rewound and is not aside",
@@ -291,7 +291,7 @@ const char *ledger_judge(struct ledger *l, struct simdisk *disk, int64_t cut, bo
 	return why;
 }
 
-/* ---- time goes on ---- */
+/* ---- continuation ---- */
 
 static void marks_settle(struct ledger *l, struct simdisk *disk, int64_t cut)
 {
@@ -310,8 +310,8 @@ static void marks_settle(struct ledger *l, struct simdisk *disk, int64_t cut)
 	l->marks_n = n;
 }
 
-/* What is known of attempt i when all that is there is durable. One that half a rename lost was on
- * its way. */
+/* Updates attempt i when everything that is there is durable. If half a rename lost it, it was
+ * still in progress. */
 static void attempt_settle(struct ledger *l, int i, int64_t cut, const struct view *view)
 {
 	struct attempt *a = &l->attempts[i];
@@ -347,7 +347,8 @@ void ledger_go_on(struct ledger *l, struct simdisk *disk, const struct view *vie
 			continue;
 		if (a->failed || (!view->here[i] && !leaves && a->acked == NEVER))
 			a->over = true;
-		/* Who opened the run synced what he saw; what he found half done is done. */
+		/* A process that opens the run syncs what it sees, and finishes what it finds half
+		 * done. */
 		if (opened == NEVER || a->begun >= since)
 			continue;
 		if (view->here[i] && !leaves && a->acked > opened)

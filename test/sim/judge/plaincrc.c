@@ -5,7 +5,7 @@
 
 uint64_t plain_crc(const void *bytes, size_t n)
 {
-	static uint64_t by[8][256];     /* what a byte does, and so many bytes later */
+	static uint64_t by[8][256];     /* effect of a byte, and of one that so many bytes follow */
 	uint64_t c = ~UINT64_C(0), x;
 	const uint8_t *p = bytes;
 

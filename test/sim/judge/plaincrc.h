@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CRC-64/NVME from its definition, for judges: it shares no code with the library. One thread at
- * a time. */
+/* CRC-64/NVME from its definition, for judges: shares no code with the library. Not thread-safe. */
 #ifndef PLAINCRC_H
 #define PLAINCRC_H
 #include <stddef.h>

@@ -9,7 +9,7 @@
 
 enum { FILES_MAX = 16, NAME_MAX_ = 96 };
 
-struct record {                 /* what the manifest says, as far as we ask */
+struct record {                 /* the members of a manifest that are used here */
 	struct raw_step id;
 	size_t files_n;
 	struct { char name[NAME_MAX_]; uint64_t bytes, crc; } files[FILES_MAX];
@@ -38,7 +38,7 @@ static bool read_files(const char *p, struct record *r)
 	return r->files_n >= 2;
 }
 
-/* False when the text is no manifest that its own sum vouches for. */
+/* Returns false if the text is not a manifest with a valid checksum of its own. */
 static bool read_manifest(const char *text, size_t n, struct record *r)
 {
 	static const char tail[] = ",\n \"self\": \"0123456789abcdef\"}\n";
@@ -72,7 +72,8 @@ static char *text_of(struct simdisk *disk, const char *path, size_t *n)
 	return text;
 }
 
-/* Item by item, where this file's header has the tensor: 1, 0 not here, -1 other values. */
+/* Compares each item of a tensor. Returns 1; 0 if this file does not have it; -1 if values
+ * differ. */
 static int look_at_tensor(const char *bytes, size_t n, const struct lay_tensor *t, uint64_t seed)
 {
 	size_t size = (size_t)lay_bytes(t->dtype), items = 1;
@@ -109,7 +110,7 @@ static int wrong(char why[300], const char *path, const char *what, const char *
 	return -1;
 }
 
-/* One file the manifest names; tensors found in it are ticked off. */
+/* Checks a file that the manifest names, and sets found[] for its tensors. */
 static int look_at_file(struct simdisk *disk, const char *path, const struct record *r, size_t i,
                         const struct job_state *state, bool *found, char why[300])
 {
@@ -126,7 +127,7 @@ static int look_at_file(struct simdisk *disk, const char *path, const struct rec
 		return wrong(why, path, "is gone", r->files[i].name);
 	if (n != r->files[i].bytes)
 		rc = wrong(why, path, "has another size", r->files[i].name);
-	/* The sum of the table of sums is of its own kind, and left to who verifies the step. */
+	/* The checksum of sheaf.sums is computed in another way. A verify checks it. */
 	else if (strcmp(r->files[i].name, "sheaf.sums") != 0 &&
 	         plain_crc(bytes, n) != r->files[i].crc)
 		rc = wrong(why, path, "has other bytes", r->files[i].name);

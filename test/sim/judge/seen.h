@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two ranks whose calls are written down, so that a test can compare what both were told. Include
- * once, in the test's only file. */
+/* Records the calls of two ranks, so that a test can compare their results. Include once, in the
+ * test's only file. */
 #ifndef SEEN_H
 #define SEEN_H
 #include "hands.h"
@@ -8,7 +8,7 @@
 #include "save_commit.h"
 #include "save_end.h"
 
-/* What each call returned on each rank. Kept, and compared when the ranks are done. */
+/* Results of each call on each rank, compared when the ranks are done. */
 enum { RANKS = 2, CALLS = 24 };
 static struct seen {
 	int rc[CALLS], n;
@@ -32,7 +32,7 @@ static inline int run_all(struct play *p, int (*act)(struct hand *h))
 	return hands_run(p, act, true);
 }
 
-/* Call i returned rc on both ranks, and the reason is part of both sentences. */
+/* Checks that call i returned rc on both ranks, and that both messages have the reason. */
 static inline void check_seen(int i, int rc, const char *reason)
 {
 	for (int r = 0; r < RANKS; r++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every sentence and every line of the log of a few calls, whole and in their order, as one text. A
- * number that is another one, two that are exchanged, a line too few or too many all make another
- * text. Include once, in the test's only file. */
+/* Collects every message and every log line of some calls, complete and in order, as one text. Any
+ * wrong number, exchanged numbers, and missing or additional lines change the text. Include once,
+ * in the test's only file. */
 #ifndef SENTENCES_H
 #define SENTENCES_H
 #include <stdarg.h>
@@ -29,7 +29,7 @@ static inline void hear(void *arg, int level, const char *line)
 	tell("%d %s\n", level, line);
 }
 
-/* What a call returned, as rank 0 has it; returns 0. */
+/* Appends what a call returned on rank 0. Returns 0. */
 static inline int said(struct hand *h, int rc)
 {
 	if (h->rank == 0 && rc < 0)
@@ -40,15 +40,15 @@ static inline int said(struct hand *h, int rc)
 	return 0;
 }
 
-/* And of a call that has no sentence. */
+/* The same for a call without a message. */
 static inline void coded(struct hand *h, const char *what, int rc)
 {
 	if (h->rank == 0)
 		tell("%s %d\n", what, rc);
 }
 
-/* Lines that end in the number of a rank that is not 0 go to the end, in the order of their ranks,
- * for when such a rank does something beside rank 0 is no promise. In place. */
+/* Moves lines that end in the number of a rank other than 0 to the end, in the order of their
+ * ranks, because the order of events on different ranks is not defined. In place. */
 static inline void by_rank(char *text)
 {
 	static char zero[sizeof(told)], others[sizeof(told)];

@@ -26,7 +26,7 @@
 #include "load.h"
 #include "takes.h"
 
-/* ---- what ranks hold, and what they do ---- */
+/* ---- the state of ranks, and acts of all ranks ---- */
 
 enum { MANY = 12, NOTES = 18, FILES = 34 };     /* more files than are synced together */
 
@@ -54,7 +54,7 @@ void acts_hold(struct hand *h)
 		snprintf(number, sizeof(number), "%d", i);
 		hand_cut(hand_add(h, "model", hand_text(h, "l.", number), SHEAF_F32, 1, 29 + i),
 		         0, h->rank, h->ranks);
-		if (i == 7)     /* which is ignored */
+		if (i == 7)     /* it is ignored */
 			hand_want(h, HAND_ANY);
 	}
 }
@@ -72,7 +72,7 @@ static int progress(void *arg, const struct sheaf_stat *stat)
 	return 0;
 }
 
-/* This rank's random numbers, say. */
+/* Makes a stream with this rank's random numbers, for example. */
 static int with_stream(struct hand *h)
 {
 	return shf_state_stream(h->state, "rng", "strict", h->rank, h->ranks, hand_block(h, 16),
@@ -130,7 +130,7 @@ int act_save(struct hand *h)
 {
 	int rc = open_run(h, SHEAF_RUN_CREATE | SHEAF_RUN_METRICS, -1);
 
-	(void)with_stream(h);   /* a failure is the state's to tell */
+	(void)with_stream(h);   /* the call on the state reports the failure */
 	if (rc == 0)
 		rc = save_one(h, 20);
 	return rc == SHEAF_EEXIST ? 0 : rc;
@@ -207,7 +207,7 @@ static int foreign_of(struct hand *h, const char *path)
 		rc = shf_step_load(step, h->state, SHEAF_LOAD_LENIENT, &h->report, &h->err);
 	if (rc == 0) {
 		rc = shf_step_verify(step, &h->report, &h->err);
-		rc = rc == SHEAF_EFORMAT ? 0 : rc;      /* sound, as far as can be told */
+		rc = rc == SHEAF_EFORMAT ? 0 : rc;      /* intact, as far as can be checked */
 	}
 	if (rc == 0 && h->ranks == 1 && step->plain_n)
 		rc = shf_step_attached(step, step->plain[0].name, &bytes, &n, &h->err);
@@ -219,7 +219,7 @@ int act_foreign(struct hand *h) { return foreign_of(h, "hf"); }
 int act_shards(struct hand *h) { return foreign_of(h, "shards"); }
 int act_file(struct hand *h) { return foreign_of(h, "hf/model-00001-of-00002.safetensors"); }
 
-/* ---- of one process alone ---- */
+/* ---- acts of one process ---- */
 
 int act_peek(struct hand *h)
 {
@@ -229,7 +229,7 @@ int act_peek(struct hand *h)
 	int rc = by_path(h, &step, "run/checkpoint-12");
 
 	for (int i = 0; rc == 0 && i < h->n; i++)
-		if (strcmp(h->s[i].name, "l.7"))        /* which saves ignore */
+		if (strcmp(h->s[i].name, "l.7"))        /* saves ignore it */
 			rc = shf_step_read(step, &h->s[i], &h->err);
 	if (rc == 0)
 		rc = shf_step_attached(step, "extra-3.json", &bytes, &n, &h->err);
@@ -243,7 +243,7 @@ static void planned(void *arg, const struct sheaf_plan_rank *rank)
 	++*(int *)arg;
 }
 
-/* Each rank has a third of some tensors, all of others, and some of its own. */
+/* Each rank has a third of some tensors, all of others, and some that no other rank has. */
 static void plan_hold(struct sheaf_state *state, int rank)
 {
 	for (int i = 0; i < 300; i++) {
@@ -361,12 +361,12 @@ static int damaged(void *arg, const struct sheaf_item *item)
 {
 	struct hand *h = arg;
 
-	/* The remains of 20 were there before. */
+	/* The incomplete step 20 was there before. */
 	return item->state != SHEAF_ITEM_DAMAGED || (item->step == 20 && !item->session[0])
 	     ? 0 : shf_fail(&h->err, SHEAF_ECORRUPT, "%s", item->path);
 }
 
-/* Each step that is there has all its files, and the newest is whole. */
+/* Checks that each step has all its files, and that the newest is complete. */
 int act_look_after(struct hand *h)
 {
 	struct shf_opts o = h->play->opts;
@@ -401,7 +401,8 @@ static void must(int rc, const struct hand *h)
 	abort();
 }
 
-/* Step 9 is set aside, 8 is in the trash, 10 to 12 are there, and 13 died before its rename. */
+/* Step 9 is set aside, 8 is in the trash, 10 to 12 are committed, and the writer of 13 died before
+ * its rename. */
 static int lives_act(struct hand *h)
 {
 	struct simdisk_fault fault = { .nth = 1, .kind = SIMDISK_RENAME, .how = SIMDISK_KILL,
@@ -459,7 +460,7 @@ struct simdisk *acts_disk(int ranks)
 	    "\"l.0\":\"model-00001-of-00002.safetensors\","
 	    "\"l.1\":\"model-00002-of-00002.safetensors\"}}\n");
 	put(disk, "run/.sheaf/stage/copy-12-00112233445566778899aabbccddeeff/config.json", "{}");
-	/* Remains of a step, and litter. */
+	/* An incomplete step, and stray files. */
 	put(disk, "run/checkpoint-20/inside", "");
 	(void)simdisk_remove(disk, "run/checkpoint-20/inside");
 	put(disk, "run/.sheaf/tmp-00112233445566778899aabbccddeeff", "");
@@ -473,6 +474,6 @@ struct simdisk *acts_disk_copy(struct simdisk *disk)
 {
 	struct simdisk *copy = simdisk_crash(disk, simdisk_cut_n(disk) - 1, NULL);
 
-	simdisk_advance(copy, 2 * 86400);       /* who died is known to be dead */
+	simdisk_advance(copy, 2 * 86400);       /* the dead process is known to be dead then */
 	return copy;
 }

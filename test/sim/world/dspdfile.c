@@ -31,7 +31,7 @@ static int groups_of(const struct dspd_plan *p)
 	return n;
 }
 
-/* Item k of a kind of a parameter. */
+/* Returns item k of one kind of values of a parameter. */
 static uint32_t value_of(const struct dspd_param *p, int kind, int64_t k)
 {
 	char name[100];
@@ -54,7 +54,7 @@ static void put_items(struct torch_bytes *b, const struct dspd_param *p, int kin
 	}
 }
 
-/* Where a parameter begins in its group of ZeRO 1; i == p->n: where the group ends. */
+/* Returns where a parameter begins in its group of ZeRO 1; i == p->n: where the group ends. */
 static int64_t place_of(const struct dspd_plan *p, int group, int i)
 {
 	int64_t at = 0, end = 0;
@@ -70,7 +70,7 @@ static int64_t place_of(const struct dspd_plan *p, int group, int i)
 	return end;
 }
 
-/* Items of the part of a rank of ZeRO 1, with padding. */
+/* Returns the number of items in a rank's part of ZeRO 1, with padding. */
 static int64_t part_of(const struct dspd_plan *p, int group)
 {
 	int64_t each = 2 * p->ranks, all = place_of(p, group, p->n);
@@ -78,7 +78,7 @@ static int64_t part_of(const struct dspd_plan *p, int group)
 	return (all + each - 1) / each * 2;
 }
 
-/* A whole group of ZeRO 1, with its padding. */
+/* Returns a whole group of ZeRO 1, with its padding. */
 static struct torch_bytes group_bytes(const struct dspd_plan *p, int group, int kind)
 {
 	struct torch_bytes b = { 0 };
@@ -95,7 +95,7 @@ static struct torch_bytes group_bytes(const struct dspd_plan *p, int group, int 
 	return b;
 }
 
-/* What a rank has of a group. ZeRO 1 leaves padding away from weights; old versions do so from all
+/* Returns a rank's part of a group. ZeRO 1 omits padding from weights; old versions also from
  * states. */
 static struct torch_bytes rank_bytes(const struct dspd_plan *p, int group, int kind, int rank)
 {
@@ -191,8 +191,8 @@ static void put_states(const struct dspd_plan *p, struct torch_bytes *b, struct 
 	put(b, list ? "e" : "uu");
 }
 
-/* Where param_slice_mappings says that a parameter begins in its group. With round_robin_gradients
- * that is in another order than the values: here in reverse. */
+/* Returns where param_slice_mappings says that a parameter begins in its group. With
+ * round_robin_gradients its order differs from that of the values: here it is the reverse. */
 static int64_t mapped_place(const struct dspd_plan *p, int group, int i)
 {
 	int64_t at = 0;
@@ -204,7 +204,7 @@ static int64_t mapped_place(const struct dspd_plan *p, int group, int i)
 	return at;
 }
 
-/* Where parameters are in the part of a rank of ZeRO 1. */
+/* Appends the places of parameters in a rank's part of ZeRO 1. */
 static void put_mappings(const struct dspd_plan *p, struct torch_bytes *b, int rank)
 {
 	torch_text(b, "param_slice_mappings");
@@ -286,7 +286,7 @@ static void put_archive(struct simdisk *disk, const char *dir, const char *name,
 	free(pickle->p);
 }
 
-/* Puts the file of the optimizer that is called after rank `as`, with what `rank` has. */
+/* Puts the optimizer file named for rank `as`, with the content of `rank`. */
 static void optimizer_file(struct simdisk *disk, const char *dir, const struct dspd_plan *p,
                            int rank, int as)
 {
@@ -333,7 +333,7 @@ static void optimizer_file(struct simdisk *disk, const char *dir, const struct d
 
 /* ---- the file of the model ---- */
 
-/* Appends the shapes of a group. rank 1: it may have another name, shape or order. */
+/* Appends the shapes of a group. For rank 1, another name, shape or order is possible. */
 static void put_shapes(const struct dspd_plan *p, struct torch_bytes *b, int group, int rank)
 {
 	enum dspd_flaw other = rank == 1 ? p->flaw : DSPD_SOUND;
@@ -370,8 +370,8 @@ static void put_empty(struct torch_bytes *b, struct storages *s, const char *nam
 	put_flat(b, s, torch_storage(&t), &t);
 }
 
-/* Appends the weights of the model, a buffer, and if the flaw says so an empty one. "tied" is
- * another name of a weight. */
+/* Appends the weights of the model, a buffer, and with that flaw an empty one. "tied" is another
+ * name of a weight. */
 static void put_module(const struct dspd_plan *p, struct torch_bytes *b, struct storages *s)
 {
 	const struct torch_tensor buffer = { .name = "seen", .dtype = SHEAF_F32, .ndim = 1,
@@ -408,7 +408,7 @@ static void put_module(const struct dspd_plan *p, struct torch_bytes *b, struct 
 	}
 }
 
-/* Parts of frozen parameters, which are as long on each rank. */
+/* Appends the parts of frozen parameters, which are equally long on each rank. */
 static void put_frozen(const struct dspd_plan *p, struct torch_bytes *b, struct storages *s,
                        int rank)
 {
@@ -444,7 +444,7 @@ static void put_list(struct torch_bytes *b, const int64_t *v, int n)
 	put(b, "e");
 }
 
-/* [offset, [strides]] of row-major memory. */
+/* Appends [offset, [strides]] of row-major memory. */
 static void put_memory(struct torch_bytes *b, const char *key, int64_t at, int64_t columns)
 {
 	const int64_t strides[2] = { columns, 1 };

@@ -80,7 +80,8 @@ bool expert_tensor(int i, struct expert_tensor *t)
 	return false;
 }
 
-/* What is fp32 has no master of its own, and is averaged itself. */
+/* Returns whether a tensor has this part. An fp32 tensor has no separate master, and is averaged
+ * itself. */
 static bool has_part(const struct expert_tensor *t, enum expert_part part)
 {
 	return part != EXPERT_MASTER || t->dtype != SHEAF_F32;
@@ -126,7 +127,7 @@ static uint64_t mixed(const char *name, uint64_t part, int64_t item, int64_t ste
 	return x ^ x >> 32;
 }
 
-/* All 24 bits of the fraction count, so that rounding to bf16 loses some. */
+/* Uses all 24 bits of the fraction, so that rounding to bf16 loses some. */
 static float number(const char *name, uint64_t part, int64_t item, int64_t step)
 {
 	return ldexpf((float)(int32_t)(mixed(name, part, item, step) & 0xffffff) - 8388608.0f, -23);
@@ -168,7 +169,7 @@ uint32_t expert_value(const struct expert_tensor *t, enum expert_part part, int6
 	return x;
 }
 
-/* ---- who holds what ---- */
+/* ---- layouts ---- */
 
 struct share {
 	int piece, pieces;
@@ -176,14 +177,14 @@ struct share {
 struct place {
 	int dp, tp;
 	int groups, group;              /* of experts; group -1: none are here */
-	struct share dense, expert;     /* expert: among the ranks whose experts these are */
+	struct share dense, expert;     /* expert: share among the ranks with these experts */
 };
 
 static struct place place_of(const struct expert_layout *l, int rank)
 {
 	struct place p = { .dp = rank / l->tp, .tp = rank % l->tp, .groups = l->ep,
 		.dense = { rank / l->tp, l->dp } };
-	int with = l->dp - l->idle;     /* dp that hold experts */
+	int with = l->dp - l->idle;     /* dp ranks that have experts */
 
 	if (l->mesh == EXPERTS_OWN_MESH) {
 		p.group = rank % l->ep;
@@ -238,7 +239,7 @@ static void *block(struct expert_hold *h, int64_t bytes)
 	return h->blocks[h->blocks_n++] = p;
 }
 
-/* Do two slices lie in one buffer? */
+/* Returns whether two slices are in one buffer. */
 static bool is_beside(const struct expert_hold *h, int a, int b)
 {
 	const struct expert_slice *x = &h->of[a], *y = &h->of[b];
@@ -250,8 +251,8 @@ static bool is_beside(const struct expert_hold *h, int a, int b)
 	return flat || (x->t.layer == y->t.layer && x->t.axis == y->t.axis);
 }
 
-/* Flat slices lie one behind the other, and each of `pieces` ranks has as many items of that; the
- * last one's end in padding. */
+/* Makes consecutive flat slices, of which each of `pieces` ranks has an equal number of items;
+ * those of the last one end with padding. */
 static void share_flat(struct expert_hold *h, int first, struct share share)
 {
 	int64_t total = 0, per;
@@ -272,7 +273,7 @@ static void share_flat(struct expert_hold *h, int first, struct share share)
 		}
 }
 
-/* The experts of a layer, [expert][rows][columns], or [expert][columns][rows] of `up`. */
+/* Stacks the experts of a layer: [expert][rows][columns], or [expert][columns][rows] for `up`. */
 static void stack(struct expert_hold *h, int first)
 {
 	int64_t total = 0;

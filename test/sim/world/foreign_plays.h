@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of checkpoints of other software do alike. For the tests' own files, which include t.h
- * first. */
+/* Functions that tests of foreign checkpoints share. Include after t.h. */
 #ifndef FOREIGN_PLAYS_H
 #define FOREIGN_PLAYS_H
 #include <stdio.h>
@@ -20,7 +19,7 @@ static inline struct simdisk *disk_with(const char *path, struct torch_bytes fil
 	return disk;
 }
 
-/* Returns a play that loads all tensors of what lies at the path. */
+/* Returns a play that loads all tensors of the checkpoint at the path. */
 static inline struct play foreign_play(struct simdisk *disk, const char *path, int ranks,
                                        void (*hold)(struct hand *h))
 {
@@ -32,8 +31,7 @@ static inline struct play foreign_play(struct simdisk *disk, const char *path, i
 	return p;
 }
 
-/* Loads it on 1 rank, on 2, and so on up to `most`, and frees the disk. tensors: how many it
- * has. */
+/* Loads it on 1 to `most` ranks, and frees the disk. tensors: the number of tensors expected. */
 static inline void foreign_loads(struct simdisk *disk, const char *path, int most,
                                  void (*hold)(struct hand *h), int variant, uint64_t tensors)
 {
@@ -47,8 +45,8 @@ static inline void foreign_loads(struct simdisk *disk, const char *path, int mos
 	simdisk_free(disk);
 }
 
-/* Opens what lies at the path; returns the code. If that is 0, *note is the note with this key, or
- * "". */
+/* Opens the checkpoint at the path, and returns the code. If that is 0, *note is the note with this
+ * key, or "". */
 static inline int foreign_opens(struct simdisk *disk, const char *path, const char *key,
                                 char note[400], struct sheaf_error *err)
 {
@@ -73,7 +71,7 @@ static inline int foreign_opens(struct simdisk *disk, const char *path, const ch
 	return rc;
 }
 
-/* Fails the test unless opening it is refused with this in the sentence. Frees the disk. */
+/* Fails the test unless opening fails with this text in the message. Frees the disk. */
 static inline void foreign_refused(struct simdisk *disk, const char *path, const char *why)
 {
 	struct sheaf_error err;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lets each allocation fail while a checkpoint of other software is opened and read. Include once,
- * after t.h. The test must be one of `starved` in test/sim/meson.build. */
+/* Lets each allocation fail while a foreign checkpoint is opened and read. Include once, after t.h.
+ * The test must be one of `starved` in test/sim/meson.build. */
 #ifndef FOREIGN_STARVED_H
 #define FOREIGN_STARVED_H
 #include "dtype.h"
@@ -11,7 +11,7 @@
 #include "starve.h"
 
 /* Opens it, and reads the first bytes of each tensor, while allocation nth fails (0: none).
- * *digest: of what is listed. */
+ * *digest: a hash of the list of tensors. */
 static inline int foreign_starved(struct simdisk *disk, const char *path, long nth,
                                   uint64_t *digest)
 {
@@ -43,7 +43,7 @@ static inline int foreign_starved(struct simdisk *disk, const char *path, long n
 	return rc;
 }
 
-/* Lets each stride-th allocation fail. spare: in how many places it may do without the memory. */
+/* Lets each stride-th allocation fail. spare: how many of these failures may have no effect. */
 static inline void foreign_survives(struct simdisk *disk, const char *path, int stride, int spare)
 {
 	uint64_t want, digest;

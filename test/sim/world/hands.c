@@ -24,7 +24,7 @@ int hand_bits(int dtype)
 	}
 }
 
-/* A small integer in a float type of so many bits of exponent and fraction. */
+/* Encodes a small integer in a float type with so many bits of exponent and fraction. */
 static uint64_t small_float(int v, int exponent, int fraction)
 {
 	uint64_t sign = v < 0, a = (uint64_t)abs(v);
@@ -144,7 +144,7 @@ static int memory_type(const struct sheaf_slice *s)
 	return s->data_dtype ? s->data_dtype : s->dtype;
 }
 
-/* Sub-byte types as the bytes they are: their last dimension in bytes. */
+/* Converts a slice of a type smaller than a byte: its last dimension becomes bytes. */
 static struct sheaf_slice in_bytes(const struct sheaf_slice *s)
 {
 	struct sheaf_slice b = *s;
@@ -187,14 +187,14 @@ void hand_each(struct hand *h, int k,
 	items_each(&s, each_item, &(struct each){ h, k, item, arg });
 }
 
-/* A slice whose items are painted or compared, and what is the same for all of them. */
+/* A slice that is painted or compared, with values that are the same for all its items */
 struct picture {
 	uint64_t salt;
 	uint8_t *data;
-	int type, bytes, per;           /* of an item: all that it has, and from one to the next */
+	int type, bytes, per;           /* bytes: of an item; per: from one item to the next */
 	enum hand_want want;
-	int64_t wrong, first;           /* items that differ; of the first of them: its number, */
-	uint64_t was, due;              /* what was there, and what should be */
+	int64_t wrong, first;           /* items that differ, and the number of the first, */
+	uint64_t was, due;              /* its value, and the expected one */
 };
 
 static struct picture picture_of(const struct hand *h, int k)
@@ -309,7 +309,7 @@ static void make_memory(struct hand *h)
 	}
 }
 
-/* ---- what ranks do ---- */
+/* ---- acts of ranks ---- */
 
 struct stage {
 	struct play *p;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small programs on simulated ranks: each rank says what it has in hand, saves or loads it, and
- * what came of it is kept: the code, the sentence, the report, every item that is wrong. Shares no
- * code with plan or engine: values come from a formula over names and global items, and conversion
- * is checked with small integers, which every float type holds exactly.
+/* Small programs on simulated ranks: each rank declares its slices, saves or loads them, and the
+ * results are kept: the code, the message, the report, every wrong item. Shares no code with plan
+ * or engine: values come from a formula over names and global items, and conversions are checked
+ * with small integers, which every float type can represent exactly.
  */
 #ifndef HANDS_H
 #define HANDS_H
@@ -21,7 +21,7 @@
 #include "verify_step.h"
 
 enum { HAND_SLICES = 160, HAND_BLOCKS = 200 };
-enum hand_want {                        /* what a slice holds after a load */
+enum hand_want {                        /* the expected content of a slice after a load */
 	HAND_VALUES, HAND_KEPT, HAND_ZEROS, HAND_ANY
 };
 struct hand {                           /* one rank */
@@ -30,13 +30,13 @@ struct hand {                           /* one rank */
 	struct sheaf_group *group;
 	const struct shf_sys *sys;      /* &used */
 	struct shf_sys used;
-	struct sheaf_run *run;          /* open while the act lasts */
+	struct sheaf_run *run;          /* open during the act */
 	struct sheaf_state *state;
 	struct sheaf_error err;
 	struct sheaf_report report;
 	int n, blocks_n;
 	struct sheaf_slice s[HAND_SLICES];
-	const char *family[HAND_SLICES], *name[HAND_SLICES];    /* whose values it has */
+	const char *family[HAND_SLICES], *name[HAND_SLICES];    /* the tensor whose values it has */
 	enum hand_want want[HAND_SLICES];
 	uint8_t *blocks[HAND_BLOCKS];
 	size_t blocks_bytes[HAND_BLOCKS];
@@ -48,67 +48,69 @@ struct play {
 	int ranks;
 	const int32_t *nodes;
 	uint64_t seed;
-	void (*hold)(struct hand *h);   /* NULL: nothing */
+	void (*hold)(struct hand *h);   /* NULL: no slices */
 	void (*during)(struct hand *h, struct sheaf_save *save); /* between begin and commit */
-	int variant;                    /* for hold to look at */
+	int variant;                    /* for use by hold */
 	struct shf_opts opts;
-	const char *path;               /* load from there; NULL: a step of the run "run" */
+	const char *path;               /* loads from there; NULL: from a step of the run "run" */
 	int64_t step;
 	uint64_t flags;                 /* of the load */
-	int takes;                      /* it is made slice by slice, by so many threads; 0: not */
-	void (*tamper)(struct hand *h); /* before anything is opened: group->ops and used.ops */
-	/* what came of it; of rank 0 where ranks have their own */
+	int takes;                      /* loads slice by slice, with so many threads; 0: at once */
+	void (*tamper)(struct hand *h); /* called before anything is opened; may change group->ops
+					 * and used.ops */
+	/* results; of rank 0 if ranks have their own */
 	int rc;                         /* 1: ranks returned different codes */
 	struct sheaf_error err;
 	struct sheaf_report report;
 	char told[16384];               /* "M family/name: msg\n" of all ranks */
-	int64_t wrong;                  /* items that differ; after a failure: bytes touched */
+	int64_t wrong;                  /* items that differ; after a failure: bytes changed */
 	char why[300];
 };
 
-/* A slice of the whole tensor, dense; narrow it, and set what else it is, before hold returns.
- * Memory is made then, where there is none. */
+/* Adds a dense slice of the whole tensor. The caller may narrow it and change other members before
+ * hold returns. After that, memory is allocated for slices without it. */
 struct sheaf_slice *hand_add(struct hand *h, const char *family, const char *name, int dtype,
                              int ndim, ...);
-/* The last slice: what it holds after a load, and whose values. */
+/* Sets what the last slice contains after a load, or whose values it has. */
 void hand_want(struct hand *h, enum hand_want want);
 void hand_as(struct hand *h, const char *family, const char *name);
-/* Piece i of n along a dimension, the last ones short or empty. */
+/* Narrows a slice to piece i of n along a dimension; the last pieces are short or empty. */
 void hand_cut(struct sheaf_slice *s, int dim, int64_t i, int64_t n);
-void *hand_block(struct hand *h, int64_t bytes);       /* 0xA5, the caller's memory */
-const char *hand_text(struct hand *h, const char *a, const char *b);    /* joined */
+void *hand_block(struct hand *h, int64_t bytes);       /* memory filled with 0xA5 */
+const char *hand_text(struct hand *h, const char *a, const char *b);    /* the concatenation */
 
-/* On all ranks; returns p->rc. */
+/* These run on all ranks, and return p->rc. */
 int hands_save(struct play *p);
 int hands_load(struct play *p);
 int hands_run(struct play *p, int (*act)(struct hand *h), bool fill);
-/* One slice from a step that is open on this rank, checked; for acts. */
+/* Counts and describes wrong items on this rank after a load; for acts. */
 int64_t hand_wrong(struct hand *h, char *why, size_t n);
 void hand_paint(struct hand *h);
 void hand_fill(struct hand *h, int byte);
-/* The block that a slice's memory lies in: its bytes, and where; 0: it has none. */
+/* Returns the size of the block that contains a slice's memory, and its address; 0: no memory. */
 size_t hand_block_of(const struct hand *h, int slice, uint8_t **at);
-void hand_spoil(struct hand *h, int slice);     /* all of that block */
-/* Every item of a slice that is here: its number in the tensor, and where it lies. */
+void hand_spoil(struct hand *h, int slice);     /* overwrites that block */
+/* Calls item for every item of a slice on this rank: with its number in the tensor, and its
+ * address. */
 void hand_each(struct hand *h, int slice,
                void (*item)(void *arg, struct hand *h, int slice, int64_t global, uint8_t *at),
                void *arg);
-/* A play on that disk with what tests mostly want. */
+/* Returns a play on that disk with usual settings. */
 struct play hands_play(struct simdisk *disk, int ranks, void (*hold)(struct hand *h));
-/* Lines of `told` that begin with the letter. */
+/* Counts the lines of `told` that begin with the letter. */
 int hands_told(const struct play *p, char what);
-/* The letter that stands for an enum sheaf_report_kind in the texts of tests: Missing, Unexpected,
+/* Returns the letter for an enum sheaf_report_kind in the texts of tests: Missing, Unexpected,
  * Converted, V unverified, Derived, Ignored, X mismatched, Zeroed, R stream, Passed over, set
  * Aside. */
 char hands_letter(int32_t kind);
 
-/* Bits of item `global` of a tensor, of one of the types up to 64 bits that are whole bytes. */
+/* Returns the bits of item `global` of a tensor, for types of whole bytes up to 64 bits. */
 uint64_t hand_value(const char *family, const char *name, int dtype, int64_t global);
 int hand_bits(int dtype);
-/* The tensor files and sums of a step, without its manifest. */
+/* Returns a hash of the tensor files and checksums of a step, without its manifest. */
 uint64_t hands_hash(struct simdisk *disk, const char *dir);
-/* A safetensors file with these tensors, values as above under family "model"; pad: spaces at the
- * end of the header. Offsets follow each other. */
+/* Puts a safetensors file with these tensors, whose values are as above, of family "model". pad:
+ * spaces at the end of the header. The tensors' data is contiguous. */
 struct hand_tensor {
 	const char *name;
 	int dtype, ndim;

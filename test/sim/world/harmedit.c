@@ -90,7 +90,7 @@ void harm_values(struct harm_values *out, const char *text, size_t n)
 	scan_value(&s, 0, "");
 }
 
-/* What stands for the value now; "": as it was. */
+/* Writes the replacement of a value to `to`; "": no replacement. */
 static void other(const char *was, size_t n, enum harm_edit edit, char *to, size_t to_n)
 {
 	bool text = was[0] == '"', list = was[0] == '{' || was[0] == '[';
@@ -114,7 +114,8 @@ static void other(const char *was, size_t n, enum harm_edit edit, char *to, size
 		snprintf(to, to_n, null ? "7" : "null");
 }
 
-/* The member or item with the comma before it, else with the one behind. */
+/* Extends the range to the whole member or item with the comma before it, or with the one after
+ * it. */
 static void whole_member(const char *text, size_t *from, size_t *end)
 {
 	size_t before = *from;

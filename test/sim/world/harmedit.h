@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every value of a manifest, changed: by a reading of our own of the text, whose strings have no
- * escapes. */
+/* Changes each value of a manifest. Parses the text itself; its strings have no escapes. */
 #ifndef HARMEDIT_H
 #define HARMEDIT_H
 #include <stdbool.h>
@@ -8,8 +7,9 @@
 
 enum { HARM_VALUES = 400 };
 struct harm_value {
-	size_t member, at, end;         /* from its key, or where it has none itself; [at, end) */
-	char path[160];                 /* as files[0].crc */
+	size_t member, at, end;         /* member: begin of its key, or of the value if it has no
+					 * key; the value is [at, end) */
+	char path[160];                 /* for example files[0].crc */
 };
 struct harm_values {
 	struct harm_value v[HARM_VALUES];
@@ -17,13 +17,14 @@ struct harm_values {
 };
 void harm_values(struct harm_values *out, const char *text, size_t n);
 enum harm_edit {
-	HARM_OTHER,                     /* a string's last character, a number plus 1 */
-	HARM_EMPTY,                     /* "", 0, [], {} */
-	HARM_KIND,                      /* null, or what was null becomes 7 */
-	HARM_GONE,                      /* the member or item with its comma */
+	HARM_OTHER,                     /* changes a string's last character, adds 1 to a number */
+	HARM_EMPTY,                     /* replaces by "", 0, [] or {} */
+	HARM_KIND,                      /* replaces by null, and null by 7 */
+	HARM_GONE,                      /* removes the member or item with its comma */
 	HARM_EDITS
 };
-/* malloc'ed text of *n bytes; NULL where that edit changes nothing. prove: `self` is made right. */
+/* Returns the changed text of *n bytes, from malloc, or NULL if the edit changes nothing. prove:
+ * `self` is recomputed. */
 char *harm_edit(const char *text, size_t *n, const struct harm_value *v, enum harm_edit edit,
                 bool prove);
 #endif

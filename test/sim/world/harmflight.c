@@ -8,13 +8,13 @@
 #include "hands.h"
 
 enum { RANKS = 4, IMAGES = 32, LAYOUTS = 3, KEPT = 100 };
-#define DATA_MIN 4096           /* messages below are plans */
+#define DATA_MIN 4096           /* smaller messages are plans */
 
 static const int32_t nodes_of[][RANKS] = { { 0 }, { 1, 2, 1, 2 }, { 1, 1, 2, 2 }, { 1, 2, 3, 4 } };
 static const char *const deed_names[HARM_DEEDS] = { "image", "images swapped", "message",
 	"messages swapped", "message shifted", "message lost", "disk", "told", "table" };
 
-/* The machine and the group of all ranks, of which one runs at a time. */
+/* The machine and the group of all ranks, of which one runs at a time */
 static struct {
 	struct sheaf_group_ops group;
 	enum harm_deed deed;
@@ -26,7 +26,7 @@ static struct {
 	int images;
 } evil;
 
-/* A moment at which the deed could be done: is it the one? */
+/* Called when the deed could be done. Returns whether to do it now. */
 static bool now(enum harm_deed deed)
 {
 	evil.seen[deed]++;
@@ -41,7 +41,7 @@ static void flip(void *p, size_t n)
 	evil.fired++;
 }
 
-/* n bytes at a and at b change places, as far as they do not overlap. */
+/* Exchanges n bytes at a and at b, as far as they do not overlap. */
 static void exchange(uint8_t *a, uint8_t *b, size_t n)
 {
 	if (a > b) {
@@ -68,13 +68,13 @@ static void swap_images(void)
 
 	n = n < m ? n : m;
 	len = len < n ? len : n;
-	/* The same place in two images, or two places of one. */
+	/* The same place in two staging buffers, or two places in one. */
 	m = rng_next(&evil.draw) % (n - len + 1);
 	exchange(evil.image[x].base + m,
 	         evil.image[y].base + (x == y ? rng_next(&evil.draw) % (n - len + 1) : m), len);
 }
 
-/* Whatever is called: images may have changed since. */
+/* Called at each call: a staging buffer may change between two calls. */
 static void between(void)
 {
 	uint64_t i = evil.images ? rng_next(&evil.draw) % (uint64_t)evil.images : 0;
@@ -96,7 +96,8 @@ static int evil_allgather(void *arg, const void *mine, void *all, size_t bytes, 
 	return evil.group.allgather(arg, mine, all, bytes, timeout_ms, err);
 }
 
-/* Manifest, sums or the header of a file among what is told; what is around it is no content. */
+/* Changes a manifest, a checksum table or a file's header in a message; the bytes around it have no
+ * meaning. */
 static void told(void *words, size_t n)
 {
 	static const struct { const char *begin; size_t n; } content[] = {
@@ -122,7 +123,7 @@ static int evil_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_
 	return rc;
 }
 
-/* Of the ranks that sent as much as the drawn one, or of any. */
+/* Does the deed on received data. Prefers two ranks that sent equally much. */
 static void misdirect(uint8_t *in, const size_t *bytes)
 {
 	size_t at[RANKS + 1] = { 0 }, n, m;
@@ -255,8 +256,9 @@ static void tamper(struct hand *h)
 
 /* ---- what is saved and loaded ---- */
 
-/* Tensors of one shape, so that messages are of one size: rows, of each another part; columns, of
- * each the same; or each rank a whole tensor; and one that everybody has. */
+/* Holds tensors of one shape, so that messages have one size. Variant 0: each rank has other rows;
+ * 1: the same columns of each; 2: each rank has one whole tensor. All ranks have one more
+ * tensor. */
 static void held(struct hand *h)
 {
 	static const char *const names[] = { "a", "b", "c", "d" };
@@ -298,7 +300,7 @@ static int load(struct play *p)
 	return hands_run(p, load_act, false);
 }
 
-/* By somebody who was not there. */
+/* Verifies the step in a new process. */
 static int verify(struct simdisk *disk, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = simdisk_process(disk, 7777, 9);
@@ -314,11 +316,11 @@ static int verify(struct simdisk *disk, struct sheaf_error *err)
 
 /* ---- one flight ---- */
 
-static struct {                 /* between flights */
+static struct {                 /* kept between flights */
 	struct simdisk *base, *disk;
 	int looks;
 	bool counted;
-	uint64_t moments[2][4][LAYOUTS][HARM_DEEDS];    /* of saves and loads that nobody harms */
+	uint64_t moments[2][4][LAYOUTS][HARM_DEEDS];    /* in saves and loads without a deed */
 } kept;
 
 struct flight {
@@ -332,7 +334,7 @@ static struct play play_of(struct simdisk *disk, const struct flight *f)
 {
 	struct play p = hands_play(disk, RANKS, held);
 
-	p.opts.file_bytes_max = 9000;   /* a file, and so a reader, for each tensor */
+	p.opts.file_bytes_max = 9000;   /* one file, and so one reader, for each tensor */
 	p.nodes = f->nodes ? nodes_of[f->nodes] : NULL;
 	p.variant = f->layout;
 	if (f->load)
@@ -376,7 +378,7 @@ static int fly(struct play *p, const struct flight *f)
 	return rc;
 }
 
-/* How many moments each deed has where nobody does one. */
+/* Counts the moments of each deed in flights without a deed. */
 static void count_moments(void)
 {
 	for (int load = 0; load < 2; load++)
@@ -404,7 +406,8 @@ void harm_flights_end(void)
 	memset(&kept, 0, sizeof(kept));
 }
 
-/* Of a short text that names a run, a lock or a token a changed bit is another name. */
+/* Returns whether the deed may cause this code. A changed bit in a short text that names a run, a
+ * lock or a token makes another name. */
 static bool may_be(const struct flight *f, int rc)
 {
 	return rc == SHEAF_ECORRUPT ||
@@ -412,7 +415,8 @@ static bool may_be(const struct flight *f, int rc)
 	                                 rc == SHEAF_EFORMAT));
 }
 
-/* Refused in one voice, or what the disk then holds is right or found, by loads as by verify. */
+/* Checks a save: all ranks refuse it, or what is on disk is right or the error is found, by a load
+ * as by verify. */
 static void judge_save(struct harm_flights *all, struct simdisk *disk, const struct flight *f,
                        int rc, const struct play *p, char why[700])
 {

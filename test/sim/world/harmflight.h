@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes that change while they are under way: one evil deed at one drawn moment of a save or a load
- * of four ranks, on one node, on two, on four. What was saved then loads right or is refused; what
- * is loaded is right or refused. */
+/* Data that changes in flight: one deed at one random moment of a save or a load of four ranks, on
+ * one, two or four nodes. A save must then load correctly or be refused; a load must be correct or
+ * refused. */
 #ifndef HARMFLIGHT_H
 #define HARMFLIGHT_H
 #include <stdbool.h>
 #include <stdint.h>
 
 enum harm_deed {
-	HARM_IMAGE,                     /* a bit of an image */
-	HARM_IMAGE_SWAP,                /* two stretches of images change places */
-	HARM_MESSAGE,                   /* a bit of what came from other nodes */
-	HARM_MESSAGE_SWAP,              /* what came from two ranks, in each other's place */
-	HARM_MESSAGE_SHIFT,             /* a stretch of it in another's place */
-	HARM_MESSAGE_LOST,              /* what came from a rank is zeros */
-	HARM_DISK,                      /* a bit of what is being written, or was just read */
-	HARM_TOLD,                      /* a bit of manifest, sums or headers as ranks are told */
-	HARM_TABLE,                     /* a bit of the table of sums of an open step */
+	HARM_IMAGE,                     /* flips a bit of a staging buffer */
+	HARM_IMAGE_SWAP,                /* exchanges two ranges of staging buffers */
+	HARM_MESSAGE,                   /* flips a bit of data received from other nodes */
+	HARM_MESSAGE_SWAP,              /* exchanges the data received from two ranks */
+	HARM_MESSAGE_SHIFT,             /* exchanges two ranges of the received data */
+	HARM_MESSAGE_LOST,              /* overwrites a rank's data with zeros */
+	HARM_DISK,                      /* flips a bit that is written, or was just read */
+	HARM_TOLD,                      /* flips a bit of metadata that is sent to ranks */
+	HARM_TABLE,                     /* flips a bit in the checksum table of an open step */
 	HARM_DEEDS
 };
 struct harm_flights {
-	uint64_t tried, fired;          /* fired: there was such a moment */
+	uint64_t tried, fired;          /* fired: such a moment existed */
 	uint64_t refused;               /* by the save or load itself */
-	uint64_t found;                 /* saves: by the load that followed */
-	uint64_t harmless;              /* all was right in the end */
-	uint64_t wrong;                 /* restores that were not */
-	uint64_t by[HARM_DEEDS];        /* fired, of each */
+	uint64_t found;                 /* saves: by the load or verify that followed */
+	uint64_t harmless;              /* the result was right */
+	uint64_t wrong;                 /* loads with wrong values */
+	uint64_t by[HARM_DEEDS];        /* fired, by deed */
 };
-/* Deed number n of the seed. "" or what is wrong, with what was done. */
+/* Runs deed number n of the seed. Returns "", or what is wrong and what was done. */
 const char *harm_flight(struct harm_flights *f, uint64_t seed, uint64_t n, char why[900]);
 const char *harm_deed_name(int deed);
 /* Frees what is kept between flights. */

@@ -32,7 +32,7 @@ static const struct tensor {
 	{ "optimizer", "layers.0.w/moment2_0", NULL, SHEAF_F32, 4, 2, { 8, 12 } },
 };
 #define TENSORS (sizeof(tensors) / sizeof(tensors[0]))
-#define FILE_BYTES 1000         /* so that the model takes two files */
+#define FILE_BYTES 1000         /* so that the model has two files */
 
 static void *need(void *p)
 {
@@ -50,7 +50,7 @@ static uint64_t mixed(uint64_t x)
 	return x ^ x >> 33;
 }
 
-/* Bytes [from, from + n) of a tensor. */
+/* Computes bytes [from, from + n) of a tensor. */
 static void values(uint8_t *to, const struct tensor *t, uint64_t salt, int64_t step, size_t from,
                    size_t n)
 {
@@ -70,7 +70,7 @@ static void values(uint8_t *to, const struct tensor *t, uint64_t salt, int64_t s
 
 /* ---- hands ---- */
 
-/* Rows [lo, hi) of a tensor are the rank's; a scalar is everybody's. */
+/* Makes the rank's slice of rows [lo, hi) of a tensor; all ranks have a scalar. */
 static struct sheaf_slice rows(const struct tensor *t, int rank, int ranks, size_t *from,
                                size_t *bytes)
 {
@@ -202,7 +202,7 @@ static int save_small(struct sheaf_run *run, int64_t step, struct sheaf_error *e
 	return rc;
 }
 
-/* A count of failed attempts, as a later version leaves it. */
+/* Puts a count of failed attempts, as a later version would leave it. */
 static void put_tries(struct simdisk *disk, const char *dir)
 {
 	char path[200], *text, *session;
@@ -354,7 +354,7 @@ const struct harm_file *harm_find(const struct harm_run *r, int64_t step, const 
 	return NULL;
 }
 
-/* "name":{"dtype":"F32","shape":[..],"data_offsets":[a,b]}, one after the other. */
+/* Parses "name":{"dtype":"F32","shape":[..],"data_offsets":[a,b]}, one after another. */
 void harm_owner(const struct harm_file *f, size_t at, char family[40], char name[80])
 {
 	static const char key[] = "\"data_offsets\":[";
