@@ -59,7 +59,7 @@ struct memory {
 	int n;
 	struct job_state of;
 	struct sheaf_save *flying;      /* just begun */
-	struct sheaf_save *begun[JOB_DEEDS];    /* by the deed that began it, until its commit */
+	struct sheaf_save *begun[JOB_DEEDS];    /* by the deed that began it; until the commit */
 };
 
 static int64_t items_of(const struct sheaf_slice *s)
@@ -71,7 +71,7 @@ static int64_t items_of(const struct sheaf_slice *s)
 	return n;
 }
 
-/* Each item of the slice: painted (at >= 0), or compared. Items that differ. */
+/* Fills each item of the slice (paint), or compares it. Returns the number of items that differ. */
 static int64_t each_item(const struct sheaf_slice *s, const struct lay_tensor *t, bool paint,
                          uint64_t seed)
 {
@@ -94,7 +94,7 @@ static int64_t each_item(const struct sheaf_slice *s, const struct lay_tensor *t
 	return wrong;
 }
 
-/* Which piece of t the rank holds. */
+/* Narrows the slice to the rank's piece of t. */
 static void cut(struct sheaf_slice *s, const struct lay_tensor *t, int rank, int ranks,
                 enum job_layout layout)
 {
@@ -168,7 +168,8 @@ static struct sheaf_state *state_of(const struct memory *m)
 static const struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_SAVE_LAZY };
 static const char config[] = "{\"layers\": 2}\n";
 
-/* Each tensor is asked for and changes; some of them only in time, and not in their order. */
+/* Passes the gate of each tensor and changes it. Some gates are only polled first, and the order is
+ * not that of the tensors. */
 static void pass_gates(struct memory *m, struct sheaf_save *save, int rank)
 {
 	for (int i = 0; i < m->n; i++) {
@@ -190,7 +191,7 @@ static int begin_step(struct job *j, struct sheaf_run *run, struct memory *m,
 
 	(void)paint(m, true, d->step, d->salt);
 	rc = shf_save_begin(&save, run, d->step, state, j->lazy ? &lazy : NULL, &d->err[rank]);
-	/* A failing attachment sticks: the commit tells it. */
+	/* If the attachment fails, the commit returns the error. */
 	if (rc == 0 && rank == j->ranks - 1)
 		(void)shf_save_attach(save, "config.json", config, sizeof(config) - 1, NULL);
 	if (rc == 0 && rank == 0)
@@ -233,7 +234,7 @@ static int deed_of(const struct job *j, enum deed_kind kind, int64_t step)
 	return i;
 }
 
-/* The save that another deed began. */
+/* Commits the save that another deed began. */
 static int commit_begun(struct job *j, struct memory *m, struct deed *d, int rank)
 {
 	int i = deed_of(j, DEED_BEGIN, d->step), asked = deed_of(j, DEED_ASK, d->step);
@@ -264,7 +265,7 @@ static int ask_begun(struct job *j, struct memory *m, struct deed *d, int rank)
 	return rc;
 }
 
-/* Into the air with it, and the memory is the trainer's again. */
+/* Begins a save, and then changes memory, as a trainer may. */
 static int begin_only(struct job *j, struct sheaf_run *run, struct memory *m,
                       struct sheaf_state *state, struct deed *d, int rank)
 {
@@ -370,7 +371,7 @@ struct crew {                   /* the jobs of one simulation */
 	int n, ranks;
 };
 
-/* Whose rank it is; the rank becomes the job's own. */
+/* Returns the job of a rank, and converts the rank to the job's own. */
 static struct job *job_of_rank(const struct crew *c, int *rank)
 {
 	int i = 0;
@@ -380,7 +381,7 @@ static struct job *job_of_rank(const struct crew *c, int *rank)
 	return c->jobs[i];
 }
 
-/* One rank runs at a time, and each is a thread: whose turn ends where it calls the disk. */
+/* One rank runs at a time, and each is a thread: its turn ends when it calls the disk. */
 static _Thread_local struct sheaf_group *on_turn;
 
 static void give_way(void *arg)
@@ -483,7 +484,7 @@ void job_prepare(struct job *j)
 		j->deeds[i].begun = j->deeds[i].acked = -1;
 }
 
-/* One code everywhere among the living, ELOST apart, and words with it. */
+/* Checks that all living ranks have the same code, except for ELOST, with a message. */
 static void check_codes(struct job *j, const char *what, const int *rc,
                         const struct sheaf_error *err)
 {
@@ -597,14 +598,14 @@ const char *job_word(const struct job *j)
 	return "";
 }
 
-/* ---- who comes later ---- */
+/* ---- looks by later processes ---- */
 
 static void finding(void *arg, const struct sheaf_finding *f)
 {
 	*(int *)arg += strcmp(sheaf_finding_kind_name(f->kind), "extra") != 0;
 }
 
-/* A stage that has a manifest holds all of it, though perhaps more: half a rename. */
+/* Checks that a stage with a manifest has everything; after half a rename it may have more. */
 static int look_at_stage(struct simdisk *disk, const struct shf_sys *sys, const char *name,
                          struct sheaf_error *err)
 {
@@ -709,7 +710,7 @@ static const char *visit(struct simdisk *disk, enum look how, const struct job_s
 	if (rc == 0 && step >= 0) {
 		struct deed d = { .kind = DEED_SAVE, .step = step };
 
-		/* As if nothing had been looked at. */
+		/* as if nothing had been loaded */
 		run->lineage.loaded = run->lineage.parent = -1;
 		rc = save_step(&j, run, &m, state, &d, 0);
 		err = d.err[0];

@@ -116,7 +116,7 @@ uint64_t lay_value(const struct lay_tensor *t, int64_t i, uint64_t seed)
 	return lay_salted(lay_salt(t, seed), t->dtype == SHEAF_BOOL, i);
 }
 
-struct held {                   /* one slice's memory, item by item */
+struct held {                   /* memory of one slice */
 	const struct lay_tensor *t;
 	struct sheaf_slice s;
 	uint64_t salt;
@@ -150,7 +150,7 @@ static void each_item(void *arg, int64_t global, int64_t at)
 	e->item(e->arg, e->h, global, (uint8_t *)e->h->s.data + at * (int64_t)e->h->bytes);
 }
 
-/* Every item of the slice that is here: where it lies and what it should be. */
+/* Calls item for every item of the slice that is here, with its address. */
 static void each(const struct held *h,
                  void (*item)(void *arg, const struct held *h, int64_t global, uint8_t *at),
                  void *arg)
@@ -207,7 +207,8 @@ struct where {
 	int dp, pp, tp, ep;
 };
 
-/* More than 200,000 bytes: most of the state, and few of its shapes. */
+/* Returns whether it has more than 200,000 bytes: such tensors have most of the bytes, but few
+ * shapes. */
 static bool big(const struct lay_tensor *t)
 {
 	int64_t n = lay_bytes(t->dtype);
@@ -221,7 +222,7 @@ static bool here(const struct layout *l, const struct lay_tensor *t, const struc
 {
 	if (l->small && big(t))
 		return false;
-	/* Three stages dealt to pp: uneven for 2. */
+	/* Three stages, distributed over pp: unevenly for 2. */
 	if (t->stage >= 0 && t->stage * l->pp / 3 != w->pp)
 		return false;
 	return t->expert < 0 || l->ep == 1 || t->expert * l->ep / LAY_EXPERTS == w->ep;
@@ -231,7 +232,7 @@ static bool flat(const struct layout *l, const struct lay_tensor *t)
 {
 	if (l->zero == 0)
 		return false;
-	/* Experts with a mesh of their own are nobody's to share. */
+	/* Experts with a mesh of their own are not shared. */
 	if (t->expert >= 0 && l->ep > 1)
 		return false;
 	return l->zero == 3 || strcmp(t->family, "model");
@@ -250,19 +251,19 @@ static void narrow(const struct layout *l, const struct lay_tensor *t, const str
 		items_cut(s, 0, w->dp % l->shard, l->shard);
 }
 
-/* Memory of one slice by itself. */
+/* Allocates memory for a single slice. */
 static void lone(const struct layout *l, struct lay_memory *m, struct sheaf_slice *s)
 {
 	if (l->transposed && s->ndim == 2 && items_n(s) > 1) {
 		s->stride[0] = 1;
-		s->stride[1] = s->count[0] + 3; /* columns with three items of padding */
+		s->stride[1] = s->count[0] + 3; /* columns, each with three items of padding */
 		s->data = block(m, lay_bytes(s->dtype) * (s->stride[1] * s->count[1]));
 		return;
 	}
 	s->data = block(m, lay_bytes(s->dtype) * items_n(s));
 }
 
-/* Flat slices of one type in one buffer, of which this rank has its dp share. */
+/* Puts the flat slices of one type into one buffer, of which this rank has its dp share. */
 static void share_flat(const struct layout *l, struct lay_memory *m, const struct where *w,
                        int32_t dtype)
 {
@@ -286,8 +287,8 @@ static void share_flat(const struct layout *l, struct lay_memory *m, const struc
 		}
 }
 
-/* q, k, v rows side by side in one buffer: [k rows | q rows | v rows][columns], transposed so that
- * every row of memory has a column of each. */
+/* Puts q, k and v into one buffer: [k rows | q rows | v rows][columns], transposed, so that every
+ * row of memory has a column of each. */
 static void fuse(struct lay_memory *m)
 {
 	int64_t rows = 0, columns = 0, at = 0;

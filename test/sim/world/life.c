@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A life is some acts. An act is a job, or two at once, drawn with what befalls it; then the power
- * is cut at some moment of it, or not. Everything is a function of the seed. */
+/* A life is a sequence of acts. An act is one job, or two at the same time, with random troubles;
+ * then the power may be cut at some moment of it. Everything is a function of the seed. */
 #include "life.h"
 #include "rng.h"
 
@@ -20,13 +20,13 @@ struct act {                    /* one job, or two */
 	struct job job[2];
 	int n;
 	bool has[TROUBLES];
-	bool robbed;                    /* locks are ignored */
+	bool robbed;                    /* locks do not work */
 	int calls_failing;
 	int starve_rank;
 	long starve_nth;
 	const struct life_starve *starve;
 	bool starved;
-	bool failed;                    /* a call did, or said so */
+	bool failed;                    /* a call failed */
 };
 struct life {
 	uint64_t seed, draws;
@@ -37,10 +37,10 @@ struct life {
 	struct simdisk *disk;           /* owned */
 	enum simdisk_model model;
 	struct ledger ledger;
-	struct view view;               /* when the act began */
+	struct view view;               /* at the begin of the act */
 	int64_t since;                  /* cut when the act began */
 	struct act act;
-	bool jumped;                    /* the clock, perhaps back: files are of the future */
+	bool jumped;                    /* the clock jumped: files may be of the future */
 	char *why;
 };
 
@@ -54,7 +54,7 @@ static bool odds(struct life *l, unsigned one_in)
 	return draw(l, one_in) == 0;
 }
 
-/* Small numbers as often as great ones. */
+/* Small numbers are as likely as large ones. */
 static int some(struct life *l, unsigned bits)
 {
 	return 1 + (int)draw(l, UINT64_C(1) << (1 + draw(l, bits)));
@@ -77,14 +77,15 @@ static int64_t now(const struct life *l)
 	return (int64_t)simdisk_cut_n(l->disk) - 1;
 }
 
-/* ---- what a job sets out to do ---- */
+/* ---- the plan of a job ---- */
 
-struct course {                 /* what it may expect of the run, should all go well */
-	int64_t top, newest, mark;      /* -1 */
+struct course {                 /* the state of the run that a job can expect if all goes well */
+	int64_t top, newest, mark;      /* -1: none */
 	bool may_save;
 };
 
-/* Of those that are there, surely not bad, and not to be set aside by who comes next. */
+/* Returns a step that is there, is certainly not marked bad, and will not be set aside by the next
+ * process. */
 static int64_t some_step(struct life *l)
 {
 	int at = (int)draw(l, ATTEMPTS);
@@ -156,12 +157,12 @@ static void plan_job(struct life *l, struct job *j, int ranks_max)
 	for (int i = 0; i < j->deeds_n; i++) {
 		j->deeds[i] = plan_deed(l, &c);
 		prunes |= j->deeds[i].kind == DEED_PRUNE;
-		if (j->deeds[i].kind == DEED_MARK_BAD)  /* what is newest then is not ours to say */
+		if (j->deeds[i].kind == DEED_MARK_BAD)  /* the newest step afterwards is unknown */
 			j->deeds_n = i + 1;
 	}
 	if (prunes && !j->keep_last)
 		j->keep_last = 1 + (int)draw(l, 2);
-	/* What is pruned cannot be gone back to. */
+	/* A pruned step cannot be the target of a rewind. */
 	for (int i = 1; i < j->deeds_n; i++)
 		if (j->keep_last && (j->deeds[i].kind == DEED_REWIND ||
 		                     j->deeds[i].kind >= DEED_MARK_BAD))
@@ -172,7 +173,7 @@ static void plan_job(struct life *l, struct job *j, int ranks_max)
 	j->stays = j->group.seed % 4 == 1;
 }
 
-/* ---- what befalls it ---- */
+/* ---- its troubles ---- */
 
 static const int errors[] = { EIO, ENOSPC, EDQUOT, EMFILE, ENOMEM, EINTR, EROFS, ESTALE, ENOENT,
                               EACCES };
@@ -311,15 +312,16 @@ static void plan_act(struct life *l)
 	for (int i = 0; i < troubles; i++) {
 		enum trouble t = (enum trouble)draw(l, T_RIVAL);
 
-		/* A failed fsync of one job loses what the other believes to be durable, and the
-		 * other cannot know; a clock a day ahead makes the silent dead. */
+		/* A failed fsync of one job may lose data that the other job believes to be
+		 * durable, and it cannot know that. If the clock jumps by a day, a silent job looks
+		 * dead. */
 		if (!a->has[t] && !(a->n > 1 && (t == T_CALL || t == T_FSYNC)) &&
 		    !(t == T_CLOCK && a->robbed))
 			arm_trouble(l, t);
 	}
 }
 
-/* ---- what came of it ---- */
+/* ---- the results ---- */
 
 static bool may_be_there(int rc)
 {
@@ -349,7 +351,7 @@ static void note_number(struct life *l, const struct deed *d)
 		}
 }
 
-/* Was all of it over when this began? */
+/* Returns whether the attempt was finished when this deed began. */
 static bool is_before(const struct life *l, const struct attempt *a, int64_t begun)
 {
 	return a->begun < l->since || a->begun == -1 || (l->act.n == 1 && a->begun < begun) ||
@@ -385,7 +387,7 @@ static void note_prune(struct life *l, const struct deed *d)
 		struct attempt *a = &l->ledger.attempts[i];
 		bool went = false;
 
-		/* Another job's rewind may have been noted first and come later. */
+		/* Another job's rewind may be recorded first and happen later. */
 		if (a->step >= newest || a->over || a->begun > d->ended || a->gone <= d->begun)
 			continue;
 		for (int k = 0; k < d->pruned_n; k++)
@@ -504,7 +506,7 @@ static void act(struct life *l)
 	simdisk_set_space(l->disk, UINT64_C(1) << 44);
 }
 
-/* ---- the power cut, and who comes later ---- */
+/* ---- the power cut, and later processes ---- */
 
 static uint64_t hash_without_lock(struct simdisk *disk)
 {
@@ -512,7 +514,7 @@ static uint64_t hash_without_lock(struct simdisk *disk)
 	return simdisk_hash(disk, "run");
 }
 
-/* The disk as people find it: it is read, opened, left for two days and opened again. */
+/* Judges the disk as later users do: it is read, opened, left for two days and opened again. */
 static void judge_later(struct life *l, struct simdisk *disk, int64_t cut, bool fresh)
 {
 	struct view view;
@@ -611,8 +613,8 @@ static void go_on(struct life *l, bool all)
 		simdisk_settle(l->disk);
 }
 
-/* A call that failed may have left things on their way that no later fsync covers: either the
- * power goes now or all of it arrives. */
+/* A failed call may have left changes in flight that no later fsync covers: either the power is cut
+ * now, or all of them become durable. */
 static void fate(struct life *l)
 {
 	uint64_t dice = draw(l, 10);
@@ -636,7 +638,7 @@ const char *life_run(uint64_t seed, const struct life_starve *starve, long flaw,
 	why[0] = '\0';
 	l->model = (enum simdisk_model)draw(l, 3);
 	l->disk = simdisk_new(seed, l->model);
-	/* Mostly as small as can be; some have files of many pages, or are written in rounds. */
+	/* Usually as small as possible; some have files of many pages, or are written in rounds. */
 	l->ledger.state = (struct job_state){ .rows = odds(l, 32) ? 64 : odds(l, 64) ? 600 : 0,
 	                                      .tiny = true };
 	l->ledger.halves = l->model == SIMDISK_STRICT;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A small committed step, ways to damage it, ways to mend the sums above the damage, and a verify
- * by one rank and by three that must say exactly what was done. Include once, in the test's only
- * file. */
+/* A small committed step, ways to damage it, ways to repair the checksums over the damage, and
+ * verifies by one rank and by three that must report exactly the damage. Include once, in the
+ * test's only file. */
 #ifndef LOOKS_H
 #define LOOKS_H
 #include <errno.h>
@@ -30,24 +30,24 @@
 #define SEED UINT64_C(0x7e57)
 #define STEP "run/checkpoint-7/"
 enum { SLICES = 128, FOUND_MAX = 64, RANKS_MAX = 5, FILES_MAX = 32, TWIN = 5000,
-       TENSORS = 2 };           /* beside those of layouts.h */
+       TENSORS = 2 };           /* in addition to those of layouts.h */
 
 struct found {
 	char what[16], file[96], family[40], name[64], msg[500];
 	int64_t block, offset;
 };
-struct look {                   /* one verify, and all that it said */
+struct look {                   /* one verify, and its findings */
 	struct simdisk *disk;
 	const char *path;               /* NULL: step 7 of the run */
 	const struct shf_sys *sys[RANKS_MAX];
-	void (*between)(struct simdisk *disk);  /* after the step is open */
+	void (*between)(struct simdisk *disk);  /* called when the step is open */
 	uint64_t flags;
 	int ranks, opened;
 	struct found found[FOUND_MAX];
 	int n;
 	struct sheaf_report report[RANKS_MAX];
 	struct sheaf_error err[RANKS_MAX];
-	uint64_t phase5;                /* bytes that progress told of */
+	uint64_t phase5;                /* bytes that the progress call reported */
 };
 
 /* ---- a run ---- */
@@ -160,7 +160,7 @@ static int look_rank(void *arg, int rank, struct sheaf_group *group)
 	return rc;
 }
 
-/* What all ranks return. */
+/* Runs the verify. Returns the code, which must be the same on all ranks. */
 static int verify(struct look *l)
 {
 	static uint64_t pid = 1000;
@@ -207,7 +207,7 @@ static bool is(const struct found *f, const struct want *w)
 	       (!w->name || !strcmp(f->name, w->name)) && (w->block == -2 || f->block == w->block);
 }
 
-/* These findings, each once, and no others, by one rank and by three. */
+/* Checks that one rank and three ranks report each of these findings once, and no others. */
 static void expect(struct simdisk *disk, const char *path, const struct want *want, int n)
 {
 	static const int ranks[] = { 1, 3 };
@@ -242,9 +242,9 @@ static void expect_one(struct simdisk *disk, const char *what, const char *file)
 	expect(disk, NULL, &(struct want){ what, file, "", "", -2 }, 1);
 }
 
-/* ---- what lies where ---- */
+/* ---- places in files ---- */
 
-struct table {                  /* sheaf.sums in memory, to read and to change */
+struct table {                  /* sheaf.sums in memory, for reads and changes */
 	uint8_t *bytes;
 	size_t n;
 	struct shf_sums s;
@@ -270,7 +270,7 @@ static struct table table_read(struct simdisk *disk)
 	return t;
 }
 
-/* Files in the order of the table are those of the manifest. */
+/* The files have the same order in the table and in the manifest. */
 struct files {
 	char name[FILES_MAX][96];
 	int n;
@@ -309,7 +309,7 @@ static struct files files_of(struct simdisk *disk)
 	return f;
 }
 
-/* Every file of the step but the manifest. */
+/* Returns all files of the step but the manifest. */
 __attribute__((unused))
 static struct files all_files(struct simdisk *disk)
 {
@@ -341,9 +341,9 @@ static void put(struct simdisk *disk, const char *name, const void *bytes, size_
 	CHECK_INT(simdisk_put(disk, path_of(name), bytes, n), 0);
 }
 
-/* ---- mending ---- */
+/* ---- repair of checksums ---- */
 
-/* Replace `from`, which is there once, and prove the manifest anew. */
+/* Replaces `from`, which must occur once, and recomputes the manifest's own checksum. */
 static void manifest_edit(struct simdisk *disk, const char *from, const char *to)
 {
 	char *text = manifest_text(disk), *p = strstr(text, from);
@@ -370,7 +370,7 @@ static void crc_edit(struct simdisk *disk, uint64_t from, uint64_t to)
 	manifest_edit(disk, a, b);
 }
 
-/* The table's page sums, and its sum in the manifest; frees it. */
+/* Recomputes the page checksums of the table, and its checksum in the manifest. Frees the table. */
 __attribute__((unused))
 static void table_write(struct simdisk *disk, struct table *t)
 {
@@ -396,7 +396,7 @@ static uint64_t crc_of(struct simdisk *disk, const char *name)
 	return crc;
 }
 
-/* Text of a file, replaced where it stands, of equal length; the bytes it is in are returned. */
+/* Replaces a text in a file by another one of equal length. */
 __attribute__((unused))
 static void patch(struct simdisk *disk, const char *name, const char *from, const char *to)
 {
@@ -412,7 +412,7 @@ static void patch(struct simdisk *disk, const char *name, const char *from, cons
 	free(bytes);
 }
 
-/* Block 0 of file f in the table and in the manifest as the file now is. */
+/* Recomputes the checksum of block 0 of file f, in the table and in the manifest. */
 __attribute__((unused))
 static void mend_block(struct simdisk *disk, const char *name, uint64_t f, uint64_t was)
 {

@@ -17,7 +17,7 @@ static void add_numbers(struct torch_bytes *b, const int64_t *v, int n)
 	add(b, "t");
 }
 
-/* A key of a dictionary, and a torch.Size. */
+/* Appends a key of a dictionary, and a torch.Size. */
 static void add_size(struct torch_bytes *b, const char *key, const int64_t *v, int n)
 {
 	torch_text(b, key);
@@ -33,7 +33,7 @@ static void add_object(struct torch_bytes *b, const char *name)
 	add(b, "\n)\x81");
 }
 
-/* What is written: items, chunks of the present tensor, and places of all. */
+/* What is written: the data file, the chunks of the present tensor, and the places of all items */
 struct writing { struct torch_bytes file, chunks, places; enum megatron_flaw flaw; };
 
 /* Adds an item with `items` values of a box, from number `from` on, as a tensor of these
@@ -71,7 +71,7 @@ static void add_item(struct writing *w, const struct megatron_tensor *t, const i
 	free(data.p);
 }
 
-/* Adds a chunk of a tensor, and its place: the item that follows at the end of the file. */
+/* Adds a chunk of a tensor, and its place: the item that will follow at the end of the file. */
 static void add_chunk(struct writing *w, const struct megatron_tensor *t, const int64_t *offsets,
                       const int64_t *sizes, int ndim, int64_t at, int64_t bytes)
 {
@@ -97,7 +97,7 @@ static void add_chunk(struct writing *w, const struct megatron_tensor *t, const 
 	add(&w->places, "ub");
 }
 
-/* Adds a box: as one chunk, or as three flat ranges of unequal length. at: its place among the
+/* Adds a box, as one chunk or as three flat ranges of unequal length. at: its index among the
  * boxes. */
 static void add_box(struct writing *w, const struct megatron_tensor *t, const int64_t at[3],
                     const int64_t box[3])
@@ -156,7 +156,7 @@ static void add_tensor(struct writing *w, struct torch_bytes *tensors,
 	add(tensors, "eub");
 }
 
-/* The true shapes of flat tensors. */
+/* Appends the true shapes of flat tensors. */
 static void add_mcore_data(struct torch_bytes *b, const struct megatron_tensor *t, int n,
                            enum megatron_flaw flaw)
 {
@@ -193,7 +193,7 @@ void megatron_put(struct simdisk *disk, const char *dir, const char *name,
 	put_bytes(disk, dir, name, archive->p, archive->n);
 }
 
-/* common.pt: the iteration, and arguments in a namespace. */
+/* Puts common.pt: the iteration, and arguments in a namespace. */
 static void put_common(struct simdisk *disk, const char *dir)
 {
 	struct torch_bytes pickle = { 0 }, archive;

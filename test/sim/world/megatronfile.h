@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes directories as Megatron-Core writes them in its format torch_dist, with values of hands.h.
- * Shares no code with lib/foreign. */
+/* Makes directories in Megatron-Core's format torch_dist, with values of hands.h. Shares no code
+ * with lib/foreign. */
 #ifndef MEGATRONFILE_H
 #define MEGATRONFILE_H
 #include "torchfile.h"
 
-struct megatron_tensor {        /* of three dimensions */
+struct megatron_tensor {        /* has three dimensions */
 	const char *key;                /* its name in the checkpoint */
-	const char *family, *name;      /* whose values it has */
+	const char *family, *name;      /* the tensor whose values it has */
 	int dtype;
-	int64_t shape[3], parts[3];     /* parts: into how many it is cut along each dimension */
+	int64_t shape[3], parts[3];     /* parts: number of parts along each dimension */
 	bool flat;                      /* each box is stored as flat ranges */
 };
-enum megatron_flaw {            /* what is wrong with the flat tensors */
+enum megatron_flaw {            /* errors in the flat tensors */
 	MEGATRON_SOUND, MEGATRON_GAP, MEGATRON_OVERLAP, MEGATRON_OTHER_SHAPE, MEGATRON_TWO_BOXES,
 	MEGATRON_SHORT_ITEM, MEGATRON_STRIDE
 };

@@ -5,12 +5,12 @@
 #define NUMPYFILE_H
 #include "torchfile.h"
 
-/* Returns a file .npy with this header, and these bytes of items. */
+/* Returns a .npy file with this header and these item bytes. */
 struct torch_bytes npy_of(const char *header, struct torch_bytes items);
-/* Returns one with the values of a tensor. fortran: its first dimension is the one that lies in a
- * row; t->stride is not looked at. */
+/* Returns a .npy file with the values of a tensor. fortran: items along its first dimension are
+ * contiguous. t->stride is not used. */
 struct torch_bytes npy_file(const struct torch_tensor *t, bool fortran);
-/* Returns an archive .npz of these tensors, each second one in the order of Fortran. deflated: they
- * are compressed. */
+/* Returns a .npz archive of these tensors, every second one in Fortran order. deflated: they are
+ * compressed. */
 struct torch_bytes npz_file(const struct torch_tensor *t, int n, bool deflated);
 #endif

@@ -16,7 +16,7 @@
 #include "step.h"
 #include "step_open.h"
 
-/* What the world must do for a test to mean anything. */
+/* Stops the program if a condition of the test is not met. */
 static void must(bool does, const char *what, const struct one *o)
 {
 	if (does)

@@ -28,7 +28,8 @@ uint32_t packed_crc32c(const uint8_t *p, size_t n)
 	return crc_of_bits(p, n, 0x82f63b78);
 }
 
-/* Blocks of type 0: whether it is the last one, its length, and the complement of that. */
+/* Writes blocks of type 0: a flag for the last one, its length, and the complement of the
+ * length. */
 struct torch_bytes packed_deflate(struct torch_bytes b)
 {
 	struct torch_bytes out = { NULL, 0, 0 };
@@ -56,8 +57,8 @@ struct torch_bytes packed_gzip(struct torch_bytes b)
 	return out;
 }
 
-/* A frame with a window of 1 MiB and without its size, as a stream has it; raw blocks of at most
- * 128 KiB. */
+/* Writes a frame with a window of 1 MiB and without its size, as for a stream, and raw blocks of at
+ * most 128 KiB. */
 struct torch_bytes packed_zstd(struct torch_bytes b)
 {
 	struct torch_bytes out = { NULL, 0, 0 };
@@ -75,7 +76,7 @@ struct torch_bytes packed_zstd(struct torch_bytes b)
 	return out;
 }
 
-/* Version 2 of the form, flag 2: the bytes are as they were. */
+/* Writes version 2 of the format with flag 2: the bytes are not compressed. */
 struct torch_bytes packed_blosc(struct torch_bytes b)
 {
 	struct torch_bytes out = { NULL, 0, 0 };

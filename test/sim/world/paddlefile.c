@@ -29,8 +29,8 @@ static const char *type_of(int dtype)
 	}
 }
 
-/* The bytes of items [from, to): in the order of the file, which for Fortran begins with the first
- * dimension. */
+/* Returns the bytes of items [from, to) in the order of the file, which for Fortran begins with the
+ * first dimension. */
 static uint8_t *items_of(const char *family, const struct torch_tensor *t, int64_t from, int64_t to,
                          bool fortran, size_t *n)
 {

@@ -139,7 +139,7 @@ static int end_late(struct re_job *j, int rank, struct sheaf_save **late, struct
 	return rc;
 }
 
-/* The one before is waited for where this one goes to disk, too. */
+/* Commits the previous save. If `wait`, because this save goes to disk, too, it waits for it. */
 static int ask_late(struct re_job *j, struct sheaf_save **late, bool wait, struct sheaf_error *err)
 {
 	int rc = shf_save_commit(*late, wait ? -1 : 0, err);
@@ -153,7 +153,8 @@ static int ask_late(struct re_job *j, struct sheaf_save **late, bool wait, struc
 	return rc;
 }
 
-/* *late: a save that is in memory and still to come to disk; this one, or the one before. */
+/* Saves one step. *late: a save in memory that is not on disk yet; this one, or the previous
+ * one. */
 static int save_one(struct re_job *j, int rank, struct sheaf_run *run, struct sheaf_state *state,
                     struct re_mine *m, int64_t step, struct sheaf_save **late,
                     struct sheaf_error *err)
@@ -170,11 +171,11 @@ static int save_one(struct re_job *j, int rank, struct sheaf_run *run, struct sh
 		j->refused += rank == 0;
 		return 0;
 	}
-	/* What one rank alone hears there, commit tells all. */
+	/* If one rank gets an error here, the commit reports it on all. */
 	for (int s = 0; rc == 0 && s < RE_TENSORS && opts.flags & SHEAF_SAVE_LAZY; s++)
 		(void)shf_save_copied(save, s, -1, NULL);
 	if (rc == 0 && opts.flags & SHEAF_SAVE_LAZY)
-		re_paint(m, 9999);         /* and training goes on */
+		re_paint(m, 9999);         /* training continues */
 	if (rc == 0 && *late && j->plan.asks)
 		rc = ask_late(j, late, disk, err);
 	if (rc == 0)
@@ -236,7 +237,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 	if (rc < 0)
 		re_say(j, rank, "the job", rc, &err);
 	if (j->plan.dies)
-		simdisk_kill(j->disk, j->sys[rank]);    /* what follows frees memory only */
+		simdisk_kill(j->disk, j->sys[rank]);    /* the calls that follow only free memory */
 	shf_run_close(run);
 	sheaf_group_free(opts.copies_group);
 	shf_state_put(state);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of exports and imports do alike, beside written.h. Include once, after it. */
+/* Functions that tests of exports and imports share, besides written.h. Include once, after it. */
 #ifndef REWRITTEN_H
 #define REWRITTEN_H
 #include "written.h"
 
-static struct changing {        /* a file of the source that another process changes */
+static struct changing {        /* a source file that another process changes */
 	struct simdisk *disk;
 	const char *path;
 	bool done;
 } changing;
 
-/* A function for progress, which changes the file once. It writes a byte as it was, so that the
- * size of the file stays, and the next export or import finds it whole. */
+/* A progress function that changes the file once. It rewrites a byte with the same value, so that
+ * the file keeps its size, and the next export or import finds it intact. */
 static inline int change(void *arg, uint64_t done, uint64_t total)
 {
 	const struct shf_sys *sys;
@@ -33,7 +33,7 @@ static inline int change(void *arg, uint64_t done, uint64_t total)
 	return 0;
 }
 
-/* A function for progress that ends the call after a third of its work. */
+/* A progress function that ends the call after a third of its work. */
 static inline int stop_there(void *arg, uint64_t done, uint64_t total)
 {
 	(void)arg;
@@ -42,14 +42,14 @@ static inline int stop_there(void *arg, uint64_t done, uint64_t total)
 
 struct rewriting {
 	struct written (*write)(struct simdisk *disk, const struct shf_sys *sys);
-	const char *to;                 /* the directory that it writes */
-	/* Fails the test if `to` is not whole. arg: the last member. */
+	const char *to;                 /* the directory that is written */
+	/* Fails the test if `to` is not complete. arg: the last member. */
 	void (*check)(struct simdisk *disk, const void *arg);
-	int least;                      /* how many of the failures are seen at least */
+	int least;                      /* minimum number of failures that must be reported */
 	const void *arg;
 };
 
-/* Lets each call of it fail. The next one succeeds. */
+/* Lets each of its calls fail. The next attempt succeeds. */
 static inline void each_call_may_fail(struct simdisk *base, const struct rewriting *r)
 {
 	int failed = 0, nth = 1 + t_from(T_STRIDE);
@@ -82,7 +82,7 @@ static inline void each_call_may_fail(struct simdisk *base, const struct rewriti
 	CHECK(failed >= r->least / T_STRIDE);
 }
 
-/* Lets each allocation of it fail. The next one succeeds. */
+/* Lets each of its allocations fail. The next attempt succeeds. */
 static inline void each_allocation_may_fail(struct simdisk *base, const struct rewriting *r)
 {
 	int failed = 0;
@@ -114,15 +114,15 @@ static inline void each_allocation_may_fail(struct simdisk *base, const struct r
 	CHECK(failed >= r->least / T_STRIDE);
 }
 
-/* ---- cuts of the power ---- */
+/* ---- power cuts ---- */
 
 struct story {
 	uint64_t was;                   /* a hash that the test compares */
 	int64_t acked;                  /* the cut at which the call had succeeded */
 };
 
-/* Judges what a cut has left of the directory or file `to`: it is there as a whole, with the hash
- * story->was, or `again` makes it. A cut may leave the mark of an export in a directory. */
+/* Judges the directory or file `to` after a cut: it exists completely, with the hash story->was, or
+ * `again` makes it. A cut may leave an export's marker file in a directory. */
 static inline const char *judge_hash(const struct story *story, struct simdisk *disk, int64_t cut,
                                      char why[300], const char *to,
                                      struct written (*again)(struct simdisk *disk))

@@ -12,7 +12,7 @@ struct taker {
 	struct sheaf_load *load;
 	const struct takes *how;
 	const int *order;
-	size_t n;                       /* of the order */
+	size_t n;                       /* length of the order */
 	int first, step;                /* takes order[first], order[first + step], ... */
 	int rc;
 	struct sheaf_error err;
@@ -32,7 +32,7 @@ static void *take(void *arg)
 	return NULL;
 }
 
-/* The slices in an order of the seed. */
+/* Returns the slices in a random order. */
 static int *order_of(size_t n, uint64_t seed)
 {
 	int *order = malloc((n + 1) * sizeof(*order));
@@ -48,7 +48,7 @@ static int *order_of(size_t n, uint64_t seed)
 	return order;
 }
 
-/* The first failure of a thread, or 0. */
+/* Takes all slices. Returns the first error of a thread, or 0. */
 static int take_all(struct sheaf_load *load, const struct takes *how, size_t n,
                     struct sheaf_error *err)
 {
@@ -85,7 +85,7 @@ int takes_load(struct sheaf_checkpoint *step, struct sheaf_state *state, uint64_
 	if (rc < 0)
 		return rc;
 	rc = take_all(load, how, state->n, err);
-	/* The others wait there. */
+	/* The other ranks wait in this call. */
 	end = shf_load_slices_end(load, 0, ended, &last);
 	if (rc == 0)
 		*err = last;

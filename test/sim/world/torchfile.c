@@ -77,7 +77,7 @@ static void strides_of(const struct torch_tensor *t, int64_t stride[8])
 	}
 }
 
-/* Items of the storage. */
+/* Returns the number of items in the storage. */
 static int64_t items_of(const struct torch_tensor *t)
 {
 	int64_t stride[8], last = t->at;
@@ -152,8 +152,7 @@ struct archive {
 };
 
 /* Adds a record as torch does: the local header has no sizes, the data begins at a multiple of 64,
- * and a descriptor follows it. packed: its data compressed by deflate; p NULL: it is not
- * compressed. */
+ * and a descriptor follows it. packed: the data compressed by deflate; p NULL: uncompressed. */
 static void add_packed(struct archive *a, const char *name, const uint8_t *data, size_t n,
                        struct torch_bytes packed)
 {
@@ -320,7 +319,7 @@ struct torch_bytes torch_archive(const struct torch_tensor *t, int n, enum torch
 
 /* ---- directories of DCP ---- */
 
-/* An archive with one box of a tensor alone; turned: it is stored column by column. */
+/* Returns an archive with one box of a tensor. turned: it is stored column by column. */
 static struct torch_bytes dcp_item(const struct torch_tensor *t, const int64_t start[2],
                                    const int64_t count[2], bool turned)
 {
@@ -367,7 +366,7 @@ static void put_size(struct torch_bytes *b, const char *key, const int64_t *v)
 
 struct dcp_piece { int64_t start[2], count[2], at, bytes; int file; };
 
-/* Returns a frame of zstd that stands for 4000 blocks of 128 KiB zeros. */
+/* Returns a zstd frame that decompresses to 4000 blocks of 128 KiB zeros. */
 static struct torch_bytes bomb(void)
 {
 	struct torch_bytes b = { NULL, 0, 0 };
@@ -380,8 +379,8 @@ static struct torch_bytes bomb(void)
 	return b;
 }
 
-/* Flips a bit of the first value of an item: behind the name in the header of its record, and an
- * extra field whose length is before that name. */
+/* Flips a bit of the first value of an item. The value follows the name in the header of its record
+ * and an extra field, whose length is before the name. */
 static void flip_value(struct torch_bytes item)
 {
 	static const char name[] = "archive/data/0";
@@ -390,7 +389,7 @@ static void flip_value(struct torch_bytes item)
 	at[sizeof(name) - 1 + at[-2] + 256u * at[-1]] ^= 4;
 }
 
-/* Returns an item compressed; frees it. */
+/* Returns the compressed item; frees the item. */
 static struct torch_bytes compressed(struct torch_bytes item, enum dcp_flaw flaw, bool first)
 {
 	struct torch_bytes out, rest = { item.p + item.n / 2, item.n - item.n / 2, 0 };
@@ -406,7 +405,7 @@ static struct torch_bytes compressed(struct torch_bytes item, enum dcp_flaw flaw
 		torch_add(&out, rest.p, rest.n);
 		free(rest.p);
 		rest = packed_zstd((struct torch_bytes){ item.p, 0, 0 });
-		torch_add(&out, rest.p, rest.n);        /* an empty one */
+		torch_add(&out, rest.p, rest.n);        /* an empty frame */
 		free(rest.p);
 	} else {
 		out = packed_zstd(item);
@@ -415,7 +414,7 @@ static struct torch_bytes compressed(struct torch_bytes item, enum dcp_flaw flaw
 	return out;
 }
 
-/* Adds the items of a tensor to the files; returns how many. */
+/* Adds the items of a tensor to the files. Returns their number. */
 static int put_items(struct torch_bytes *files, int files_n, const struct torch_tensor *t,
                      int rows, int columns, struct dcp_piece *p, enum dcp_flaw flaw)
 {
@@ -500,7 +499,7 @@ static void put_entry_of(struct torch_bytes *b, const struct torch_tensor *t,
 	add_string(b, "ub");
 }
 
-/* Adds an item that is no archive, of a value "words". */
+/* Adds an item that is not an archive, of a value "words". */
 static void put_bytes_item(struct torch_bytes *b, struct torch_bytes *file)
 {
 	put_object(b, "metadata\nMetadataIndex");
@@ -521,7 +520,7 @@ static void put_bytes_item(struct torch_bytes *b, struct torch_bytes *file)
 	add_string(file, "hello world");
 }
 
-/* Puts a file of metadata with these entries of tensors and of places. */
+/* Puts a metadata file with these entries for tensors and places. */
 static void put_metadata_file(struct simdisk *disk, const char *path,
                               const struct torch_bytes *tensors, const struct torch_bytes *data)
 {

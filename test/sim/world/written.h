@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of copies, exports and imports do alike: they write a step anew while a call or an
+/* Functions that tests of copies, exports and imports share: they write a step while a call or an
  * allocation fails, the process is killed, the power is cut, or the source changes. Include once,
  * in the test's only file, after t.h. The test must be one of `starved` in test/sim/meson.build. */
 #ifndef WRITTEN_H
@@ -11,14 +11,14 @@
 #include "starve.h"
 #include "step_open.h"
 
-struct written {                /* what came of it */
+struct written {                /* the result */
 	int rc;
 	struct sheaf_error err;
 	struct sheaf_report report;
 };
 typedef int write_fn(struct sheaf_checkpoint *step, struct sheaf_report *report,
                      struct sheaf_error *err);
-static long hungry;             /* which allocation of write_by fails; 0: none */
+static long hungry;             /* number of the allocation in write_by that fails; 0: none */
 
 static inline const struct shf_sys *process(struct simdisk *disk)
 {
@@ -27,8 +27,8 @@ static inline const struct shf_sys *process(struct simdisk *disk)
 	return simdisk_process(disk, pid++, 0);
 }
 
-/* Opens the step at `from` and writes it anew, by a process that is killed afterwards, and has
- * closed what it opened. */
+/* Opens the step at `from` and writes it, in a process that closes what it opened and is then
+ * killed. */
 static inline struct written write_by(struct simdisk *disk, const struct shf_sys *sys,
                                       const char *from, write_fn *write)
 {
@@ -47,7 +47,7 @@ static inline struct written write_by(struct simdisk *disk, const struct shf_sys
 	return w;
 }
 
-/* Returns a disk with step 2 of the run "run". rows, bigs, file_bytes: as those of a job. */
+/* Returns a disk with step 2 of the run "run". rows, bigs, file_bytes: as in struct job. */
 static inline struct simdisk *with_one_step(enum simdisk_model model, int64_t rows, int bigs,
                                             uint64_t file_bytes)
 {
@@ -62,7 +62,7 @@ static inline struct simdisk *with_one_step(enum simdisk_model model, int64_t ro
 	return disk;
 }
 
-/* Returns whether the file of this name is there in both directories, with the same bytes. */
+/* Returns whether both directories have a file of this name with the same bytes. */
 static inline bool is_same_file(struct simdisk *disk, const char *from, const char *to,
                                 const char *name)
 {

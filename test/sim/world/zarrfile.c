@@ -153,8 +153,8 @@ static void put_meta_3(struct torch_bytes *b, const struct torch_tensor *t,
 	put_text(b, ",\"zarr_format\":3}");
 }
 
-/* Returns the items of a box that begins at `start`, in its order; beyond the array they are 0xee
- * bytes. */
+/* Returns the items of a box that begins at `start`, in its order; items outside of the array are
+ * 0xee bytes. */
 static struct torch_bytes box_of(const struct torch_tensor *t, const int64_t *start,
                                  const int64_t *count, bool fortran)
 {
@@ -186,7 +186,7 @@ static struct torch_bytes box_of(const struct torch_tensor *t, const int64_t *st
 	return out;
 }
 
-/* Returns a box as a chunk: coded, and with checksums. */
+/* Encodes a box as a chunk, with checksums. */
 static struct torch_bytes chunk_of(const struct torch_tensor *t, const struct zarr_how *how,
                                    const int64_t *start, const int64_t *count)
 {
@@ -206,7 +206,7 @@ static struct torch_bytes chunk_of(const struct torch_tensor *t, const struct za
 	return out;
 }
 
-/* Goes to the next place of a grid. Returns false after the last one. */
+/* Goes to the next place in a grid. Returns false after the last one. */
 static bool next_place(int64_t *at, const int64_t *n, int ndim)
 {
 	for (int d = ndim - 1; d >= 0; d--) {
@@ -318,8 +318,8 @@ static void put_coded(struct torch_bytes *out, uint32_t magic, struct torch_byte
 		free(coded.p);
 }
 
-/* Appends the table of data files. Of merged ones the manifest has the folder of the process as the
- * base path, which holds for what the nodes in it refer to. */
+/* Appends the table of data files. If files were merged, the base path in the manifest is the
+ * folder of the process, which applies to references in its nodes. */
 static void put_files(struct torch_bytes *b, const char *base, enum ocdbt_flaw flaw)
 {
 	bool out = flaw == OCDBT_PATH;
@@ -336,9 +336,9 @@ static void put_files(struct torch_bytes *b, const char *base, enum ocdbt_flaw f
 	put_text(b, out ? "d/1" : "1");
 }
 
-struct tree_node {              /* an entry of the level above */
+struct tree_node {              /* an entry of the next higher level */
 	const char *key;
-	size_t subtree;                 /* bytes that all its keys share */
+	size_t subtree;                 /* length of the prefix that all its keys share */
 	int file;
 	size_t at, bytes;
 };
@@ -359,7 +359,7 @@ static int kv_by_key(const void *a, const void *b)
 }
 
 /* Appends the columns of keys, without the first `prefix` bytes, which all keys of the node
- * have. */
+ * share. */
 static void put_keys(struct torch_bytes *b, const struct tree_node *e, int n, size_t prefix,
                      bool leaf, enum ocdbt_flaw flaw)
 {
@@ -383,7 +383,7 @@ static void put_keys(struct torch_bytes *b, const struct tree_node *e, int n, si
 	}
 }
 
-/* Appends a leaf to the data file. Puts its place into *out. */
+/* Appends a leaf to the data file. Sets *out to its place. */
 static void put_leaf(struct torch_bytes *data, const struct zarr_kv *const *kv, int n,
                      const struct tree_node *values, const struct ocdbt_how *how, bool last,
                      struct tree_node *out)
@@ -438,7 +438,7 @@ static void put_inner(struct torch_bytes *data, const struct tree_node *e, int n
 	free(body.p);
 }
 
-/* Appends the configuration. numbered: the manifest that says so, and has nothing else. */
+/* Appends the configuration. numbered: of the manifest that has only this. */
 static void put_config(struct torch_bytes *body, const struct ocdbt_how *how, bool numbered)
 {
 	bool other = how->flaw == OCDBT_OTHER_UUID && numbered;
@@ -456,7 +456,7 @@ static void put_config(struct torch_bytes *body, const struct ocdbt_how *how, bo
 		packed_number(body, 0, 1);
 }
 
-/* Appends the versions 1 to n; those before the last one have no keys. */
+/* Appends the versions 1 to n; only the last one has keys. */
 static void put_versions(struct torch_bytes *body, const struct tree_node *root, int height, int n,
                          bool none, enum ocdbt_flaw flaw)
 {
@@ -500,7 +500,7 @@ static void put_manifest(struct simdisk *disk, const char *dir, const struct tre
 	int n = how->versions + 1;
 	char path[300];
 
-	/* Of numbered ones, those before the last one have no keys. */
+	/* If they are numbered, only the last one has keys. */
 	for (int i = how->numbered ? 1 : n; i <= n && how->flaw != OCDBT_NO_NUMBER; i++) {
 		struct torch_bytes body = { NULL, 0, 0 };
 
@@ -521,8 +521,8 @@ static void put_manifest(struct simdisk *disk, const char *dir, const struct tre
 	}
 }
 
-/* Makes a level of nodes of the one below it. The keys of a node share what its first and its last
- * one do. Returns how many there are. */
+/* Makes a level of nodes from the one below it. The keys of a node share the prefix of the first
+ * and the last one. Returns the number of nodes. */
 static int put_level(struct torch_bytes *data, struct tree_node *e, int n, int height,
                      const struct zarr_kv *const *kv, const struct ocdbt_how *how)
 {

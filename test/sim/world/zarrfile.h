@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes arrays of Zarr, and databases OCDBT, as TensorStore writes them, with values of hands.h,
- * and such as it never wrote. Shares no code with lib/foreign. */
+/* Makes Zarr arrays and OCDBT databases as TensorStore writes them, with values of hands.h, and
+ * invalid ones. Shares no code with lib/foreign. */
 #ifndef ZARRFILE_H
 #define ZARRFILE_H
 #include "torchfile.h"
@@ -11,9 +11,9 @@ struct zarr_how {               /* how an array is stored */
 	int64_t chunk[8], inner[8];     /* inner[0] not 0: a chunk is a shard of such chunks */
 	enum zarr_codec codec;
 	bool fortran, slash, crc;
-	bool crc_inside;                /* with crc: before the codec, and not after it */
+	bool crc_inside;                /* with crc: before the codec instead of after it */
 	bool index_first;
-	int64_t skip;                   /* so many chunks, the first ones, are not stored */
+	int64_t skip;                   /* the first `skip` chunks are not stored */
 	const char *fill;               /* NULL: null or 0 */
 };
 struct zarr_kv { char key[160]; struct torch_bytes value; };
@@ -25,7 +25,7 @@ void zarr_add(struct zarr_store *s, const struct torch_tensor *t, const struct z
 /* Returns the value of a key, for a test to change. */
 struct torch_bytes *zarr_value(struct zarr_store *s, const char *key);
 void zarr_free(struct zarr_store *s);
-/* Puts the values into a directory, each as a file. */
+/* Puts each value into a directory as a file. */
 void zarr_dir(struct simdisk *disk, const char *dir, const struct zarr_store *s);
 
 enum ocdbt_flaw {
@@ -37,11 +37,11 @@ enum ocdbt_flaw {
 	OCDBT_LOOP, OCDBT_EMPTY, OCDBT_CONTROL, OCDBT_FLAWS
 };
 struct ocdbt_how {
-	int per_node;                   /* entries of a node */
-	int inlined;                    /* values of at most so many bytes are in leaves */
+	int per_node;                   /* maximum entries in a node */
+	int inlined;                    /* values of at most so many bytes are stored in leaves */
 	bool zstd, merged;              /* merged: nodes and values are in a folder */
-	int versions;                   /* empty ones before the last */
-	bool numbered;                  /* each version is in a manifest of its own */
+	int versions;                   /* number of empty versions before the last */
+	bool numbered;                  /* each version has its own manifest */
 	enum ocdbt_flaw flaw;
 };
 /* Puts the values into a database in a directory. */
