@@ -81,7 +81,7 @@ def options(c: Library, timeout: Optional[float], flags: int, more: dict[str, An
     TypeError: there is no option of that name.
     """
     for name in more:
-        if c.place_of("sheaf_opts", name) is None:
+        if name in ("size", "flags") or c.place_of("sheaf_opts", name) is None:
             raise TypeError("there is no option %r%s" % (name, alike(c, name)))
     more.setdefault("log", log_line)
     more.setdefault("progress", interruptible)

@@ -19,6 +19,7 @@ if tap.there("torch", "numpy"):
 
     import sheaf
     import sheaf.torch
+    from sheaf import memory
 
 
 def model(seed: int = 0, width: int = 8) -> Any:
@@ -395,6 +396,104 @@ def test_failed_load_leaves_the_optimizer() -> None:
             with raises(sheaf.Mismatch, "3.bias"):
                 ckpt.load()
         assert not fresh.state and fresh.param_groups[0]["lr"] == 0.2
+
+
+def taken(t: Any) -> Any:
+    found = memory.of(t.detach())
+    assert found is not None
+    return found
+
+
+def put(at: str, optimizer: dict[str, Any], notes: dict[str, str], m: Any) -> None:
+    """Saves step 1 as another program does: a model, tensors of an optimizer, and notes."""
+    with sheaf.Run(at, create=True) as run, sheaf.State() as state:
+        for name, t in m.state_dict().items():
+            state.add(name, taken(t))
+        for name, t in optimizer.items():
+            state.add(name, taken(t), family="optimizer")
+        with run.begin(1, state) as save:
+            for key, text in notes.items():
+                save.note(key, text)
+            save.commit()
+
+
+def moments(names: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {"%s/%s" % (n, kind): torch.full_like(p, 0.5) for n, p in names
+            for kind in ("moment1_0", "moment2_0")}
+
+
+@needs("torch", "numpy")
+def test_state_of_other_parameters() -> None:
+    """The state of an optimizer whose names are none of the parameters' is not passed over."""
+    with folder() as at:
+        m = nn.Linear(4, 3)
+        put(at + "/run", moments([("0", m.weight), ("1", m.bias)]), {"adam.step": "7"}, m)
+        o = torch.optim.AdamW(m.parameters())
+        with sheaf.Checkpointer(at + "/run", readonly=True) as ckpt:
+            ckpt.track(m, o)
+            for only in (None, ["model", "optimizer"], ["optimizer"]):
+                with raises(sheaf.Mismatch, "optimizer/0/moment1_0", "only='model'"):
+                    ckpt.load(only=only)
+            assert not o.state and ckpt.load(only="model") is not None
+            assert ckpt.load(strict=False) is not None and not o.state
+
+
+@needs("torch", "numpy")
+def test_count_from_the_note() -> None:
+    """Moments without a count of their own have that of the note adam.step; without that they are
+    refused, because torch's next step would fail."""
+    with folder() as at:
+        m = nn.Linear(4, 3)
+        named = list(m.named_parameters())
+        put(at + "/run", moments(named), {"adam.step": "7"}, m)
+        put(at + "/uncounted", moments(named), {}, m)
+        for fused in (False, True):
+            o = torch.optim.AdamW(m.parameters(), fused=fused)
+            for trained in (False, True):
+                if trained:
+                    m(torch.ones(2, 4)).sum().backward()
+                    o.step()
+                with sheaf.Checkpointer(at + "/run", readonly=True) as ckpt:
+                    ckpt.track(m, o)
+                    assert ckpt.load() is not None
+                for p in m.parameters():
+                    step = o.state[p]["step"]
+                    assert step.dtype == torch.float32 and step.item() == 7
+                    assert (o.state[p]["exp_avg"] == 0.5).all()
+        with sheaf.Checkpointer(at + "/uncounted", readonly=True) as ckpt:
+            ckpt.track(m, o)
+            with raises(sheaf.Mismatch, "weight/step", "adam.step", "only='model'"):
+                ckpt.load()
+            assert o.state[m.bias]["step"].item() == 7
+
+
+
+@needs("torch", "numpy")
+def test_wrong_arguments() -> None:
+    """A wrong argument is named with its value, and with what it must be."""
+    with folder() as at:
+        for given, kind, *words in (
+                ({"flags": 1}, TypeError, "no option 'flags'"),
+                ({"keep_lst": 1}, TypeError, "keep_last"),
+                ({"keep_last": True}, ValueError, "keep_last=True", "at least 0"),
+                ({"keep_last": 2, "best": 3}, TypeError, "best=3", "'max'"),
+                ({"group": "x"}, TypeError, "group='x'", "sheaf.group"),
+                ({"files": {"a": 3}}, TypeError, "files: 'a' is a int", "bytes"),
+                ({"on_sigterm": True}, ValueError, "on_sigterm=True", "seconds")):
+            with raises(kind, *words):
+                sheaf.Checkpointer(at + "/run", **given)
+        with sheaf.Checkpointer(at + "/run") as ckpt:
+            with raises(sheaf.Invalid, "nothing is tracked", "track(model, optimizer)"):
+                ckpt.save(1)
+            ckpt.track(model())
+            ckpt.save(1)
+        with sheaf.Checkpointer(at + "/run", readonly=True) as ckpt:
+            with raises(sheaf.Invalid, "nothing is tracked"):
+                ckpt.load()
+        with sheaf.Checkpointer(at + "/run", metrics=True) as ckpt:
+            ckpt.track(model())
+            ckpt.save(2)
+        assert os.path.getsize(at + "/run/.sheaf/metrics.jsonl") > 100
 
 
 class Tracker:

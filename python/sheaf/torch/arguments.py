@@ -6,6 +6,7 @@ import os
 from typing import Any, Mapping, Optional
 
 from ..errors import Error
+from ..group import Group
 from ..place import is_run, split
 from ..run import number_of
 from .layout import DTYPES
@@ -22,7 +23,7 @@ def check_arguments(keep_last: Any, keep_every: Any, best: Any, agent: Any, memo
     """Raises ValueError or TypeError for an argument that makes no sense."""
     for name, n, least in (("keep_last", keep_last, 0), ("keep_every", keep_every, 0),
                            ("memory_every", memory_every, 1), ("disk_every", disk_every, 1)):
-        if n is not None and (not hasattr(n, "__index__") or n < least):
+        if n is not None and (not hasattr(n, "__index__") or isinstance(n, bool) or n < least):
             raise ValueError("%s=%r: it must be a number that is at least %d, or None"
                              % (name, n, least))
     if keep_last is None and (keep_every is not None or best is not None):
@@ -42,6 +43,13 @@ def check_arguments(keep_last: Any, keep_every: Any, best: Any, agent: Any, memo
                          % (timeout,))
 
 
+def check_group(group: Any) -> None:
+    """Raises TypeError for a group that is none."""
+    if group is not None and not isinstance(group, Group):
+        raise TypeError("group=%r: it must be a group of sheaf.group, or None for all ranks of "
+                        "torch.distributed" % (group,))
+
+
 def check_path(path: Any) -> str:
     """The folder of the run. ValueError: the path means a step, or what another program wrote."""
     text: str = os.fspath(path)
@@ -57,8 +65,11 @@ def check_path(path: Any) -> str:
 
 
 def check_files(files: Mapping[str, bytes]) -> None:
-    """Raises ValueError if a further file has the name of one that each checkpoint has."""
-    for name in files:
+    """Raises ValueError if a further file has the name of one that each checkpoint has, and
+    TypeError if it is not bytes."""
+    for name, data in files.items():
+        if not isinstance(data, bytes):
+            raise TypeError("files: %r is a %s; give bytes" % (name, type(data).__name__))
         if OWN.fullmatch(name):
             raise ValueError("files: %r is the name of a file of the Checkpointer itself: give it "
                              "another name" % name)

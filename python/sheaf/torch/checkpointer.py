@@ -20,10 +20,10 @@ from ..binding import error, library
 from ..errors import Error, Lost, NotFound, NotYet
 from ..group import Alone, Group
 from ..run import LATEST, Path, Run, Save, State, number_of, options
-from .arguments import bad_step, check_arguments, check_files, check_path, is_time
+from .arguments import bad_step, check_arguments, check_files, check_group, check_path, is_time
 from .background import LEAVE_SECONDS, Background, remember
 from .leaving import Leaving, finish
-from .loading import ADAM, Loaded, Loading, failing, findings, sentence, tell_newer
+from .loading import Loaded, Loading, failing, findings, sentence, tell_newer
 from .measure import Measure
 from .metrics import Best, Metrics, best_options, noted
 from .pending import DISK, MEMORY, NOWHERE, Pending, give_up, where_of
@@ -34,11 +34,12 @@ from .ranks import CHANGED, NONE, SECONDS, Writer, agreed, ended, explained, lea
     start_agents
 from .sources import Wanted
 from .stats import Stats, stats_of
-from .tracked import STREAM, Few, Tracked
+from .tracked import ADAM, STREAM, Few, Tracked
 from .turns import Turns, one_at_a_time
 from .unchanged import Lists
 
 log = logging.getLogger("sheaf")
+FLAGS = "buffered", "unverified", "metrics"     # arguments of Run that are no fields of sheaf_opts
 
 
 class Checkpointer:
@@ -80,8 +81,9 @@ class Checkpointer:
                  memory_every=1 a job that dies may resume a few steps before its last one, so set
                  it for a trial only
     files        further files for each checkpoint, by name, such as a tokenizer's; on rank 0
-    opts         any other field of struct sheaf_opts; progress=True always shows a progress bar,
-                 and False never does
+    opts         any other field of struct sheaf_opts. metrics=True: the run keeps what each save
+                 cost, for `sheaf stats`; buffered=True, unverified=True: see Run. progress=True
+                 always shows a progress bar, and False never does
 
     All ranks must construct it, call its methods in the same order, and close it. Raises
     sheaf.Error: Busy if another job writes to the run.
@@ -95,6 +97,7 @@ class Checkpointer:
                  timeout: Optional[float] = None, store_dtype: Optional[torch.dtype] = None,
                  readonly: bool = False, check: bool = False, measure: bool = False,
                  files: Optional[Mapping[str, bytes]] = None, **opts: Any) -> None:
+        check_group(group)
         self.readonly, self.check = bool(readonly), check
         self.memory_every, self.disk_every = memory_every, disk_every
         self.plan = Plan()
@@ -125,7 +128,7 @@ class Checkpointer:
             self.stages_all = not opts.get("bytes_max")
             if agent:
                 opts["agent"] = agent if isinstance(agent, str) else "auto"
-            options(library(), timeout, 0, dict(opts))
+            options(library(), timeout, 0, {k: v for k, v in opts.items() if k not in FLAGS})
             self.told = None if on_sigterm is None else Leaving(on_sigterm)
         except BaseException as e:
             problem = e
@@ -190,6 +193,7 @@ class Checkpointer:
 
         TypeError, ValueError: an object cannot be tracked; the text says why.
         """
+        self.tracked.called = True
         self.tracked.add(model, optimizers, prefix, loader, rng,
                          dict(others, scheduler=scheduler, scaler=scaler), parts)
         self.background.watch(self.tracked, self.turns)
@@ -281,6 +285,7 @@ class Checkpointer:
             if problem is not None:
                 raise problem
             number = number_of(step)
+            self.tracked.check_called()
             notes = noted(metrics)
             self.background.check_step(step, self.tracked)
             state = self.lists.state(self.tracked, self.plan)

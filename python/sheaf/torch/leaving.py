@@ -28,7 +28,7 @@ class Leaving:
     """
 
     def __init__(self, seconds: float) -> None:
-        if seconds <= 0:
+        if isinstance(seconds, bool) or seconds <= 0:
             raise ValueError("on_sigterm=%r: give the seconds that a process has after SIGTERM"
                              % (seconds,))
         if threading.current_thread() is not threading.main_thread():

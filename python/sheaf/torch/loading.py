@@ -18,14 +18,13 @@ from ..run import LATEST, Checkpoint, Run, State, flags_of, number_of
 from .plan import Plan
 from .ranks import anywhere
 from .sources import Wanted
-from .tracked import Restore
+from .tracked import ADAM, Restore
 
 if TYPE_CHECKING:
     from .checkpointer import Checkpointer
 
 log = logging.getLogger("sheaf")
 DAMAGE = "damaged: "                    # begins the sentence of a rank that found damage
-ADAM = "adam.step"                      # a note of doc/format.md, section 13
 
 
 def sentence(e: BaseException) -> str:
@@ -159,12 +158,12 @@ class Loading:
         try:
             self.restore = ckpt.tracked.to_load(checkpoint, self.wanted, self.strict, ckpt.rank,
                                                 ckpt.ranks)
-            names = ckpt.tracked.extra()
+            names = self.restore.places()
         finally:
             if self.strict:
                 names = anywhere(ckpt.group, names, ckpt.timeout)
         if self.strict and names is not None:
-            self.restore.check_extra(names)
+            self.restore.check_places(names)
         state = self.plan.update(self.restore.items)
         self.plan.fill()                # what the load leaves as it is stays so
         return state
@@ -214,6 +213,12 @@ class Loading:
 
         self.together(mine, lambda state: self.dry(checkpoint, state))
         log.info("%s: loaded step %d", self.ckpt.path, found.step)
+        if found.missing:
+            log.warning("%s: step %d has none of %d of the %d tensors that are tracked here, which "
+                        "stay as they were, such as %s; the result of load() has all in missing%s",
+                        self.ckpt.path, found.step, len(found.missing), len(restore.items),
+                        found.missing[0], ", and those that were not loaded in unexpected"
+                        if found.unexpected else "")
 
 
 def tell_newer(path: str, loaded: int) -> None:

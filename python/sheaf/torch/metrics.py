@@ -8,7 +8,7 @@ from typing import Any, Mapping, Optional, Union
 
 import torch
 
-from .loading import ADAM
+from .tracked import ADAM
 
 NOTE = re.compile(r"[A-Za-z0-9._/-]{1,64}")
 Metrics = Mapping[str, Any]
@@ -41,6 +41,9 @@ def best_options(best: Best) -> dict[str, Any]:
     """The options of a run for `best`: a note, or a note and "min" or "max"."""
     if best is None:
         return {}
+    if not isinstance(best, str) and not (isinstance(best, (tuple, list)) and len(best) == 2):
+        raise TypeError("best=%r: it must be the name of a metric, or a pair of it and 'min' or "
+                        "'max'" % (best,))
     note, which = (best, "min") if isinstance(best, str) else best
     if which not in ("min", "max"):
         raise ValueError("best=(%r, %r): the second must be 'min' or 'max'" % (note, which))

@@ -16,6 +16,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 
+from ..binding import error
 from .layout import DTYPES, TORCH_DTYPES, Unsupported
 from .model import Item
 from .placed import PLAIN, Placed
@@ -23,6 +24,8 @@ from .placed import PLAIN, Placed
 FAMILY = "optimizer"
 STORED = {"exp_avg": "moment1_0", "exp_avg_sq": "moment2_0", "max_exp_avg_sq": "moment2_max_0"}
 OURS = {stored: key for key, stored in STORED.items()}
+MOMENTS = {"exp_avg", "exp_avg_sq"}
+COUNTING = torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam
 KEY = re.compile(r"[A-Za-z0-9_.-]+")
 NAMES = ("params", "param_names")       # of a group: which parameters it has, and no options
 
@@ -216,12 +219,14 @@ class Optimizer:
                 self.pending[id(p)] = values
         return found
 
-    def accept(self, groups: Sequence[Group],
-               plain: Mapping[str, Mapping[str, Any]], strict: bool = True) -> None:
+    def accept(self, groups: Sequence[Group], plain: Mapping[str, Mapping[str, Any]],
+               strict: bool = True, updates: Optional[int] = None) -> None:
         """Gives the optimizer what was loaded: its state, and the options of its groups.
 
-        plain   what the state has beside tensors, by name and key
-        strict  False: the state of a parameter that the checkpoint lacks stays as it is
+        plain    what the state has beside tensors, by name and key
+        strict   False: the state of a parameter that the checkpoint lacks stays as it is
+        updates  how many were made of parameters of which the checkpoint has both moments of Adam
+                 and no count
         """
         known = {name for group in groups for name in group["params"]}
         state_of = self.local.state
@@ -231,6 +236,8 @@ class Optimizer:
                 values = self.pending.get(id(p), {})
                 if not is_nothing(self.placed_of(id(p)) or ()):
                     values.update(plain.get(names[0], {}))
+                if updates is not None and MOMENTS <= values.keys() and "step" not in values:
+                    values["step"] = counted(p, group, state_of.get(p, {}).get("step"), updates)
                 if values:
                     state = state_of[p]
                     for key in [k for k in state if k not in values]:
@@ -263,6 +270,18 @@ class Optimizer:
                 raise Unsupported("no options are stored for the parameter group that begins with "
                                   "%s; strict=False keeps those that it has"
                                   % self.names_of(group["params"][0])[0])
+
+    def check_counts(self, stored: Stored, plain: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raises sheaf.Mismatch if Adam of torch would get moments of a parameter without a count
+        of its updates, with which its next step would fail."""
+        if not isinstance(self.local, COUNTING):
+            return
+        for name, _ in self.named():
+            if "%s/moment1_0" % name in stored and "%s/step" % name not in stored and \
+                    "step" not in plain.get(name, {}):
+                raise error("ELAYOUT", "the checkpoint has moments of %s and does not say how many "
+                            "updates were made: it has neither optimizer/%s/step nor the note "
+                            "adam.step; only='model' loads the weights alone" % (name, name))
 
     def matched(self, stored: Sequence[Group]) -> Iterator[tuple[dict[str, Any], Group]]:
         """Each group of the optimizer, and the stored group that has its parameters. One without
@@ -336,6 +355,15 @@ def made(p: torch.Tensor, group: Mapping[str, Any], key: str, dtype: str,
     if not shape:
         return torch.zeros((), dtype=kind, device=p.device)
     return p.new_zeros(shape, dtype=kind)   # of a DTensor: on every rank
+
+
+def counted(p: torch.Tensor, group: Mapping[str, Any], old: Any, updates: int) -> Any:
+    """The step count of a parameter, in the form of the one that the optimizer has, if any."""
+    if isinstance(old, (int, float)):
+        return type(old)(updates)
+    if isinstance(old, torch.Tensor):
+        return torch.full_like(old, updates)
+    return made(p, group, "step", "F32", ()).fill_(updates)
 
 
 def jsonable(key: str, value: Any) -> Any:

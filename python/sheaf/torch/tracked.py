@@ -40,6 +40,8 @@ log = logging.getLogger("sheaf")
 GROUPS, TRAINER = "param_groups", "trainer"
 OWN = re.compile(r"(%s|%s)(-[0-9]+)?\.json" % (GROUPS, TRAINER))
 STREAM = "trainer"
+ADAM = "adam.step"                      # a note of doc/format.md, section 13
+COUNT = re.compile(r"[0-9]{1,15}")
 
 
 class Stateful(Protocol):
@@ -84,6 +86,7 @@ class Tracked:
         self.spans: list[range] = []                    # of items: those of each optimizer
         self.python: tuple[Any, bytes] = None, b""      # Python's random stream as it is written
         self.listed = 0                                 # how often items() was called
+        self.called = False                             # whether track() was
         self.digest = 0, b""                            # of the layout, when it was so often
 
     def add(self, model: Optional[nn.Module], optimizers: Sequence[Any], prefix: str,
@@ -115,6 +118,11 @@ class Tracked:
                 self.parts.setdefault(what, []).extend(objects)
         self.loaders += loaders
         self.streams.update(streams or {})
+
+    def check_called(self) -> None:
+        """Raises sheaf.Invalid if track() was never called."""
+        if not self.called:
+            raise error("EINVAL", "nothing is tracked: call track(model, optimizer) first")
 
     def __str__(self) -> str:
         words = [type(m.module).__name__ for m in self.models]
@@ -242,6 +250,7 @@ class Tracked:
 
         Raises sheaf.Mismatch if the checkpoint lacks a document of something that is tracked.
         """
+        self.check_called()
         stored: dict[str, dict[str, Tensor]] = {}
         for t in checkpoint.tensors():
             stored.setdefault(t.family, {})[t.name] = t
@@ -260,10 +269,13 @@ class Tracked:
                 raise error("ELAYOUT", "the checkpoint has no state of an optimizer; only='model' "
                             "loads the weights alone")
             tensors = {n: (t.dtype, t.shape) for n, t in there.items() if wanted(FAMILY, n)}
+            restore.states = sorted(tensors)
             self.check_optimizers()
             for o in self.optimizers:
                 if restore.groups and wanted(FAMILY):
                     o.check_groups(restore.groups, strict)
+                if restore.updates is None and wanted(FAMILY):
+                    o.check_counts(tensors, restore.plain)
                 items += [i for i in o.prepare(tensors) if wanted(i.family, i.name)]
         restore.items = items
         for item in restore.items:
@@ -295,6 +307,8 @@ class Restore:
     def __init__(self, tracked: Tracked, wanted: Wanted, strict: bool) -> None:
         self.tracked, self.wanted, self.strict = tracked, wanted, strict
         self.items: list[Item] = []
+        self.states: list[str] = []     # stored tensors of optimizers that are wanted
+        self.updates: Optional[int] = None      # made by the optimizer, by a note
 
     def read(self, checkpoint: Checkpoint, rank: int, ranks: int) -> None:
         """Reads the documents. Raises sheaf.Mismatch if one is absent, sheaf.Corrupt for damage."""
@@ -304,6 +318,8 @@ class Restore:
         self.extra: dict[str, Any] = {}
         self.parts: dict[str, list[Any]] = {}
         self.rank: dict[str, Any] = {}
+        count = checkpoint.notes().get(ADAM, "")
+        self.updates = int(count) if COUNT.fullmatch(count) else None
         for name in checkpoint.files():
             own = OWN.fullmatch(name)
             if own is not None and own[1] == GROUPS:
@@ -323,15 +339,27 @@ class Restore:
         for what in sorted({*tracked, *(self.parts if self.wanted.patterns is None else ())}):
             mine, there = len(tracked.get(what, [])), len(self.parts.get(what, []))
             if self.wanted(what) and there != mine:
-                raise error("ELAYOUT", "%d of %s are tracked, and the checkpoint has %d of it "
-                            "(strict=False loads without it)" % (mine, what, there))
+                raise error("ELAYOUT", "%s: this job tracks %d, and the checkpoint has %d "
+                            "(strict=False loads without it)" % (what, mine, there))
         for n in sorted(self.tracked.extra() - self.extra.keys()):
             if self.wanted("model", n):
                 raise error("ELAYOUT", "model/%s is extra state of a module, which the checkpoint "
                             "lacks (strict=False leaves it as it is)" % n)
 
-    def check_extra(self, names: set[str]) -> None:
-        """A rank must track each extra state; `names` are those of all. Raises sheaf.Mismatch."""
+    def places(self) -> set[str]:
+        """The extra states that this rank tracks, and FAMILY if a tensor of an optimizer that is
+        stored is of one of its parameters."""
+        takes = any(i.family == FAMILY for i in self.items)
+        return self.tracked.extra() | ({FAMILY} if takes else set())
+
+    def check_places(self, names: set[str]) -> None:
+        """A rank must track each extra state, and a parameter of an optimizer that is stored;
+        `names` are the places() of all ranks. Raises sheaf.Mismatch."""
+        if self.states and FAMILY not in names:
+            raise error("ELAYOUT", "the checkpoint has the state of an optimizer for other names "
+                        "than those of the parameters that are tracked, such as optimizer/%s; "
+                        "rename them with sheaf convert --map, or load with only='model', which "
+                        "leaves the optimizer as it is" % self.states[0])
         for n in sorted(self.extra.keys() - names if self.wanted.patterns is None else ()):
             raise error("ELAYOUT", "model/%s is stored, and is extra state of no module of any "
                         "rank (strict=False loads without it)" % n)
@@ -366,9 +394,10 @@ class Restore:
                             "begins the data anew")
             return
         if rank == 0 and saved < ranks and self.wanted("rng"):
-            log.warning("the random streams of %d ranks are stored, and there are %d now: rank r "
-                        "has those of rank r %% %d, so that some ranks draw the same numbers",
-                        saved, ranks, saved)
+            log.warning("the checkpoint has random streams of %d rank%s, and this job has %d "
+                        "ranks: rank r goes on with those of rank r %% %d, so some ranks draw the "
+                        "same numbers; seed them anew after the load, or load with only=[...] "
+                        "without \"rng\"", saved, "" if saved == 1 else "s", ranks, saved)
         loaders = self.tracked.loaders
         if not loaders or not self.wanted("loader"):
             return
@@ -399,7 +428,7 @@ class Restore:
         plain = {n: {k: v for k, v in values.items() if wanted(FAMILY, "%s/%s" % (n, k))}
                  for n, values in self.plain.items()}
         for o in t.optimizers if wanted(FAMILY) else ():
-            o.accept(self.groups, plain, self.strict)
+            o.accept(self.groups, plain, self.strict, self.updates)
         for o in t.optimizers if wanted.some(FAMILY) and not wanted(FAMILY) else ():
             o.accept_some(plain)
         for what, objects in t.parts.items():
