@@ -218,10 +218,31 @@ int cli_usage(const struct cli_args *a, const char *where, const char *why, cons
 	return 2;
 }
 
+/* Returns the length of a message of the library without advice at its end that is for programs:
+ * the command has no such flags. */
+static size_t length_without_flags(const char *msg)
+{
+	static const char *const advice[] = { ", or open with SHEAF_RUN_READONLY",
+		" (SHEAF_RUN_CREATE makes one)", " (SHEAF_RUN_CREATE makes it one)" };
+	size_t n = strlen(msg);
+
+	for (size_t i = 0; i < sizeof(advice) / sizeof(advice[0]); i++) {
+		size_t end = strlen(advice[i]);
+
+		if (n >= end && strcmp(msg + n - end, advice[i]) == 0)
+			return n - end;
+	}
+	return n;
+}
+
 int cli_error(const struct cli_args *a, int code, const char *where, const char *why,
 	      const char *hint)
 {
-	say(a, wl_code_name(code), where, why && *why ? why : sheaf_strerror(code), hint);
+	const char *msg = why && *why ? why : sheaf_strerror(code);
+	char *shown = strndup(msg, length_without_flags(msg));
+
+	say(a, wl_code_name(code), where, shown ? shown : msg, hint);
+	free(shown);
 	return cli_exit_code(code);
 }
 

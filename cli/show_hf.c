@@ -77,7 +77,7 @@ static void check_config(struct hf *h)
 
 	if (!attached(h, "config.json")) {
 		say(h, true, "config", "config.json", "missing, so no loader knows the "
-		    "architecture; attach it with sheaf_save_attach");
+		    "architecture; attach it to the saves (sheaf_save_attach, in Python files=)");
 		return;
 	}
 	if (sheaf_checkpoint_file(h->step, "config.json", &bytes, &n, NULL) == 0 && n <= CONFIG_MAX)

@@ -180,7 +180,8 @@ static int take_all(const struct cli_args *a, const char *path, struct rows *row
 				 NULL);
 	if (!rows->any)
 		return cli_error(a, SHEAF_ENOENT, path, "no job has written metrics here",
-				 "open the run with SHEAF_RUN_METRICS");
+		                 "open the run with SHEAF_RUN_METRICS, in Python with "
+		                 "metrics=True");
 	return 0;
 }
 

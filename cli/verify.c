@@ -13,7 +13,7 @@ struct verify {
 	const char *where;              /* the step, for messages */
 	int64_t step;                   /* -1: a foreign checkpoint */
 	uint64_t findings, files, tensors, bytes;
-	uint64_t steps, unproved;       /* unproved: intact, but without checksums */
+	uint64_t steps, unproved;       /* unproved: intact, but not all has checksums */
 	int failed;                     /* error code of a step that could not be checked */
 };
 
@@ -247,8 +247,9 @@ static int answer(const struct verify *v)
 		       v->findings == 1 ? "" : "s", (unsigned long long)v->tensors,
 		       wl_size(size, v->bytes));
 	else if (v->unproved)
-		printf("sound, but without checksums: the values of %llu tensors cannot be "
-		       "proved\n", (unsigned long long)v->tensors);
+		printf("sound as far as there are checksums: not all values of the %llu tensors "
+		       "have one, so not all can be verified\n",
+		       (unsigned long long)v->tensors);
 	else if (!v->failed && isatty(STDOUT_FILENO))
 		printf("good: %llu step%s, %s\n", (unsigned long long)v->steps,
 		       v->steps == 1 ? "" : "s", wl_size(size, v->bytes));

@@ -70,7 +70,9 @@ json() {                # CLAIM EXPRESSION
 # A usage error: exit 2, one line on stderr, nothing on stdout.
 wrong() {               # CMD...
 	run "$@"
-	[ "$rc" = 2 ] && [ ! -s "$T/out" ] && [ "$(wc -l <"$T/err")" = 1 ]
+	# Flags of the library mean nothing to a user of the command.
+	[ "$rc" = 2 ] && [ ! -s "$T/out" ] && [ "$(wc -l <"$T/err")" = 1 ] &&
+		! grep -q 'SHEAF_RUN_[RC]' "$T/err"
 	result $? "refused: $(basename "$1") $(shift; echo "$*" | tr -d '\000-\037' | cut -c 1-70)"
 }
 

@@ -2,6 +2,7 @@
 # Wrong command lines, and the pages.
 mkdir -p empty-run/.sheaf
 : >plain.txt
+mkdir plain-dir
 
 wrong "$SHEAF"
 wrong "$SHEAF" frobnicate
@@ -89,6 +90,9 @@ wrong "$SHEAF" prune empty-run --keep-last 2 --best 99999999999:loss:min
 wrong "$SHEAF" prune empty-run --best 3:loss:min
 wrong "$SHEAF" prune empty-run@3 --keep-last 2
 wrong "$SHEAF" prune nowhere --keep-last 2
+wrong "$SHEAF" mark nowhere@1 keep
+wrong "$SHEAF" prune plain-dir --keep-last 2 --apply
+wrong "$SHEAF" rewind plain-dir@1
 wrong "$SHEAF" mark empty-run keep
 wrong "$SHEAF" mark empty-run@latest keep
 wrong "$SHEAF" mark empty-run@3 good
