@@ -7,7 +7,7 @@
 #include "entry.h"
 #include "err.h"
 #include "export.h"
-#include "left.h"
+#include "leftovers.h"
 #include "list.h"
 #include "run_open.h"
 #include "run_ops.h"

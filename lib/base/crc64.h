@@ -20,7 +20,7 @@ uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n);      /* conti
  * past_cache: uses non-temporal stores, which do not fill the caches; long copies then read each
  * byte twice, the second time from the cache, within 16 KiB. That is twice as fast on some machines
  * and slower on others; sheaf-bench-kernel measures it. A save tries both ways and keeps the faster
- * one (run/store_way.h). */
+ * one (run/streaming_stores.h). */
 uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
                         bool past_cache);
 /* Copies like memcpy, with non-temporal stores if the implementation for this machine has them. It

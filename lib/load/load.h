@@ -14,7 +14,7 @@
 #include "step.h"
 #include "match.h"
 #include "run_io.h"
-#include "store_way.h"
+#include "streaming_stores.h"
 #include "count_tensors.h"
 
 /* What a slice is filled from: the step, or zeros (SHEAF_LOAD_ZERO). SHF_KEEP: it is not filled,

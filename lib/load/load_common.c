@@ -68,7 +68,7 @@ int shf_load_pass_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t l
 }
 
 /* Whether non-temporal stores are faster depends on the machine. So the first pieces are copied in
- * both ways, and timed here (store_way.h). */
+ * both ways, and timed here (streaming_stores.h). */
 int shf_load_pass_feed(struct shf_load *ld, const uint8_t *p, uint64_t n, struct sheaf_error *err)
 {
 	int64_t from = shf_now(ld->step->run), ns;

@@ -149,7 +149,7 @@ int shf_load_stream_new(struct shf_load_stream **flow, struct shf_load *ld, uint
 	/* `pieces` was counted for the full size of a piece. If pieces are smaller, there are more
 	 * of them, and the ring is only shorter than it could be. */
 	s->ring.n = s->ring.n < pieces ? s->ring.n : pieces;
-	/* In the trial (read_way.h) a way of reading is used for twice as many reads as are in
+	/* In the trial (direct_reads.h) a way of reading is used for twice as many reads as are in
 	 * flight before the other way has its turn. */
 	s->ring.trial.turn = 2 * s->ring.n;
 	*image_bytes = s->ring.n * s->piece;

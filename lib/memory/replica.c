@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include "err.h"
-#include "growth.h"
+#include "memory_growth.h"
 #include "memory_tier.h"
 #include "node_rank.h"
 #include "nodes.h"

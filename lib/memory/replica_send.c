@@ -13,7 +13,7 @@
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
-#include "growth.h"
+#include "memory_growth.h"
 #include "memory_tier.h"
 #include "replica.h"
 #include "run.h"

@@ -13,7 +13,7 @@
 #include <errno.h>
 #include <string.h>
 #include "err.h"
-#include "growth.h"
+#include "memory_growth.h"
 #include "opts.h"
 
 #define SHARE_TRIES 3           /* attempts to share an image; see shf_image_sharing_allocate() */

@@ -35,7 +35,7 @@
 #include "save_state.h"
 #include "sheaf-stat.h"
 #include "stage.h"
-#include "store_way.h"
+#include "streaming_stores.h"
 #include "streams.h"
 
 /* The order in which a save copies (save_order.c). A serve is a box of this rank's memory that

@@ -111,7 +111,7 @@ static void copy_in(const struct sheaf_save *save, const struct copy *c, const s
 
 /* Copies a box of a serve into the image of a rank of this node. Returns the digest of its bytes. A
  * background copy stores past the caches, because the caller is using them. Copies inside begin are
- * timed, to find out which way is faster (store_way.h). */
+ * timed, to find out which way is faster (streaming_stores.h). */
 static uint64_t copy_to_image(struct sheaf_save *save, const struct copy *c,
                               const struct shf_serve *v, const struct shf_box *box)
 {

@@ -379,7 +379,7 @@ static uint64_t make_buffers(const struct walk *walk, struct shf_read *reads)
 }
 
 /* The sizes of the shares differ by at most a block. The ring tries whether direct or buffered
- * reads are faster (read_way.h). */
+ * reads are faster (direct_reads.h). */
 void shf_verify_data(struct shf_verify *v)
 {
 	const struct shf_team *team = &v->step->run->team;

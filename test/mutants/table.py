@@ -1568,7 +1568,7 @@ bug("copies_not_added_up", "ranks of a node look each for itself whether copies 
     "if (rc == 0 && !MUTANT) rc = shf_growth_check(",
     GROWTH + "copies_that_exceed_their_node_together_are_not_made_and_none_is_killed")
 bug("nodes_added_up", "what ranks of other nodes take counts as well",
-    "run/growth.c:taken_of", "g->node != a->node", "(!MUTANT && g->node != a->node)",
+    "run/memory_growth.c:taken_of", "g->node != a->node", "(!MUTANT && g->node != a->node)",
     GROWTH + "what_ranks_of_a_node_take_is_added_up_and_other_nodes_are_not")
 bug("full_socket_is_final", "a socket that strangers fill fails the save",
     "run/image.c:shf_image_sharing_allocate", "rc != SHEAF_EAGAIN",

@@ -308,17 +308,17 @@ def message(done):
 
 
 def words_of_library(w):
-    """bindwords.c replaces parts of messages of the library, whose texts may change."""
+    """bindmessages.c replaces parts of messages of the library, whose texts may change."""
     text = r'(?:\s*"(?:\\.|[^"\\])*")+'
-    with open(os.path.join(ROOT, "train/run/bindwords.c"), encoding="utf-8") as f:
+    with open(os.path.join(ROOT, "train/run/bindmessages.c"), encoding="utf-8") as f:
         table = f.read().partition("words[] = {")[2].partition("\n};")[0]
     with open(os.path.join(ROOT, "test/messages.txt"), encoding="utf-8") as f:
         messages = f.read()
     rows = ["".join(re.findall(r'"((?:\\.|[^"\\])*)"', row))
             for row in re.findall(r"\{(%s),%s\s*\}" % (text, text), table)]
-    w.claims.check(rows and len(rows) == table.count("{"), "the table of bindwords.c is read", rows)
+    w.claims.check(rows and len(rows) == table.count("{"), "the table of bindmessages.c is read", rows)
     gone = [row for row in rows if row not in messages]
-    w.claims.check(not gone, "messages of the library have each text that bindwords.c replaces",
+    w.claims.check(not gone, "messages of the library have each text that bindmessages.c replaces",
                    *gone)
 
 

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "leafsum.h"
-#include "link.h"
+#include "delaylink.h"
 #include "memfail.h"
 #include "philox.h"
 #include "rankmesh.h"

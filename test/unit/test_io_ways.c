@@ -2,8 +2,8 @@
 /* The measurements at the start of a run that choose how to store and to read: stores past the
  * caches, reads past the page cache. */
 #include "t.h"
-#include "store_way.h"
-#include "read_way.h"
+#include "streaming_stores.h"
+#include "direct_reads.h"
 
 /* Every copy takes `cached` or `past` ns a MiB, the first of each way `first` times as long. */
 static bool settled(int64_t cached, int64_t past, int64_t first)

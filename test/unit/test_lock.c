@@ -3,7 +3,7 @@
  * trainer that forked it, and outlives it. */
 #include <errno.h>
 #include <stdlib.h>
-#include "left.h"
+#include "leftovers.h"
 #include "lock.h"
 #include "simover.h"
 #include "lived.h"

@@ -11,7 +11,7 @@
 #include "done_files.h"
 #include "err.h"
 #include "fresh_list.h"
-#include "left.h"
+#include "leftovers.h"
 #include "lived.h"
 #include "manifest_read.h"
 #include "marks.h"

@@ -8,7 +8,7 @@
 #include "err.h"
 #include "fresh_list.h"
 #include "manifest.h"
-#include "left.h"
+#include "leftovers.h"
 #include "lived.h"
 #include "lock.h"
 #include "salvage.h"

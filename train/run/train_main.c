@@ -21,7 +21,7 @@
 #include "trainplot.h"
 #include "trainsetup.h"
 #include "trainstart.h"
-#include "traintell.h"
+#include "trainreport.h"
 
 enum { EXIT_NO = 1, EXIT_TROUBLE = 2, JOBS_MAX = 256, TELL_MS_MAX = 60000,
        FIRST_S = 2, AGAIN_NS = 1000000000 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A running job: a training run, or the evaluation of a checkpoint. trainstart.h makes it,
- * trainloop.c carries it out, trainsave.h saves it, and traintell.h writes its events. */
+ * trainloop.c carries it out, trainsave.h saves it, and trainreport.h writes its events. */
 #ifndef TRAINJOB_H
 #define TRAINJOB_H
 #include "bind.h"

@@ -7,7 +7,7 @@
 #include "sampleorder.h"
 #include "trainsave.h"
 #include "trainstart.h"
-#include "traintell.h"
+#include "trainreport.h"
 
 /* Puts the average in the place of the weights, or back. */
 static int swap_average(struct tr_job *j, struct tr_error *err)

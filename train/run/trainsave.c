@@ -9,7 +9,7 @@
 
 #include "clock.h"
 #include "paramgroups.h"
-#include "traintell.h"
+#include "trainreport.h"
 
 enum { SAVE = 1, STOP = 2 };            /* the bits on which tr_job_agree agrees */
 enum { SECOND = 1000000000 };           /* ns */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "itemhash.h"
-#include "link.h"
+#include "delaylink.h"
 #include "sampleorder.h"
 #include "tokenfile.h"
 

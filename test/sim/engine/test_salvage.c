@@ -11,7 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "err.h"
-#include "left.h"
+#include "leftovers.h"
 #include "list.h"
 #include "lock.h"
 #include "marks.h"

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "err.h"
-#include "left.h"
+#include "leftovers.h"
 #include "list.h"
 #include "simdisk.h"
 #include "simgroup.h"

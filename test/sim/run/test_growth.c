@@ -3,7 +3,7 @@
  * ENOMEM, and the kernel kills none. */
 #include <errno.h>
 #include "step.h"
-#include "growth.h"
+#include "memory_growth.h"
 #include "restarts.h"
 #include "run.h"
 #include "t.h"

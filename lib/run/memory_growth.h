@@ -4,8 +4,8 @@
  * exchange these numbers in an allgather that the caller makes anyway. If their allocations
  * together do not fit, every rank returns ENOMEM. Otherwise the kernel might have to kill a
  * process. */
-#ifndef SHF_GROWTH_H
-#define SHF_GROWTH_H
+#ifndef SHF_MEMORY_GROWTH_H
+#define SHF_MEMORY_GROWTH_H
 #include <stddef.h>
 #include "sheaf.h"
 #include "sys.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks that there is memory for what the ranks of a node allocate together (growth.h). */
-#include "growth.h"
+/* Checks that there is memory for what the ranks of a node allocate together (memory_growth.h). */
+#include "memory_growth.h"
 #include "err.h"
 #include "run.h"
 

@@ -2,7 +2,7 @@
 /* A message that takes part in an exchange is preceded by another one, with the time at which it
  * arrives. A message of tr_send has that time at its beginning. The bytes themselves are sent at
  * once, and the receiver waits until that time has come. */
-#include "link.h"
+#include "delaylink.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * changed. But shared locks are taken for a moment, because nothing else proves that a writer is
  * alive. */
 
-#include "left.h"
+#include "leftovers.h"
 #include "lock.h"
 #include "recover.h"
 #include "sheaf-admin.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What dead or living jobs left in a run, for a person to see. */
-#ifndef SHF_LEFT_H
-#define SHF_LEFT_H
+#ifndef SHF_LEFTOVERS_H
+#define SHF_LEFTOVERS_H
 #include "store.h"
 
 struct shf_left {               /* members as in struct sheaf_leftover; the strings are valid during

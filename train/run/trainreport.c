@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "traintell.h"
+#include "trainreport.h"
 
 #include <inttypes.h>
 #include <stdio.h>

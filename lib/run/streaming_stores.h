@@ -2,8 +2,8 @@
 /* Decides whether copies use ordinary or non-temporal stores. One may be twice as fast as the
  * other; which one depends on the machine and is unknown beforehand. So the first large copies of
  * each save and each load use both in turn and are timed. */
-#ifndef SHF_STORE_WAY_H
-#define SHF_STORE_WAY_H
+#ifndef SHF_STREAMING_STORES_H
+#define SHF_STREAMING_STORES_H
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -3,8 +3,8 @@
  * requests of a long read are a trial: `turn` of them use direct I/O, then as many use the page
  * cache. In each group the first half is not timed, because requests of the group before are still
  * in flight. */
-#ifndef SHF_READ_WAY_H
-#define SHF_READ_WAY_H
+#ifndef SHF_DIRECT_READS_H
+#define SHF_DIRECT_READS_H
 #include <stdbool.h>
 #include <stdint.h>
 
