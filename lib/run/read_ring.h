@@ -25,7 +25,7 @@ struct shf_read {               /* one read in the background */
 	uint8_t *buf;                   /* the buffer of this place in a ring */
 	uint32_t file;                  /* number of the file in the step */
 	const void *of;                 /* what the bytes belong to */
-	bool timed;                     /* the read counts in the trial of the ring (direct_reads.h) */
+	bool timed;                     /* the read counts in the trial (direct_reads.h) */
 };
 /* Submits the read that `req` describes. Returns 0, or a negative errno, which shf_read_wait will
  * return too. [local] */

@@ -316,7 +316,8 @@ def words_of_library(w):
         messages = f.read()
     rows = ["".join(re.findall(r'"((?:\\.|[^"\\])*)"', row))
             for row in re.findall(r"\{(%s),%s\s*\}" % (text, text), table)]
-    w.claims.check(rows and len(rows) == table.count("{"), "the table of bindmessages.c is read", rows)
+    w.claims.check(rows and len(rows) == table.count("{"),
+                   "the table of bindmessages.c is read", rows)
     gone = [row for row in rows if row not in messages]
     w.claims.check(not gone, "messages of the library have each text that bindmessages.c replaces",
                    *gone)
