@@ -102,6 +102,8 @@ struct cli_step {
 	struct cli_place place;
 	struct sheaf_run *run;          /* NULL: the step was opened by path */
 	struct sheaf_checkpoint *step;
+	bool of_sheaf;                  /* the checkpoint is a step of Sheaf, though a map may show
+	                                 * it under the names of another program */
 };
 /* Raises the limit on open files to the largest that this process may have. */
 void cli_want_descriptors(void);
@@ -203,8 +205,8 @@ struct cli_pairs {
 	                                 * side and this character. */
 	int joined;
 };
-void cli_pairs_init(struct cli_pairs *p, struct sheaf_checkpoint *left,
-                    struct sheaf_checkpoint *right);
+void cli_pairs_init(struct cli_pairs *p, const struct cli_step *left,
+                    const struct cli_step *right);
 bool cli_families_have(const struct cli_families *f, const char *family);
 /* Returns the family of a tensor of this side (0 or 1). It may be part of the tensor's name. */
 const char *cli_pairs_family(const struct cli_pairs *p, int side, const struct sheaf_tensor *t);

@@ -372,7 +372,7 @@ static int run(const struct cli_args *a)
 	d.right = right.step;
 	d.left_out = json_object();
 	if (!rc) {
-		cli_pairs_init(&d.pairs, d.left, d.right);
+		cli_pairs_init(&d.pairs, &left, &right);
 		choose_families(&d);
 	}
 	if (!rc)
@@ -417,7 +417,8 @@ const struct cli_verb cli_diff = {
 		"that sheaf convert --all wrote as torch, dcp, npz or paddle has the families in\n"
 		"its names, where they are found.\n\n"
 		"With --map A is compared as the map shows it (see doc/mapping.md), so that B may\n"
-		"be the same model with the names and shapes of another program.\n\n"
+		"be the same model with the names and shapes of another program. A step of sheaf\n"
+		"stays one through a map: two of them must have the same families.\n\n"
 		"With --json each differing tensor is {family, name, what: left-only, right-only,\n"
 		"dtype, shape or values, dtypes, shapes (of both sides), count, first, max_abs,\n"
 		"max_rel}; first is the row-major number of an item. Last comes {result: same or\n"

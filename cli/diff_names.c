@@ -9,14 +9,6 @@
 #include <string.h>
 #include "sheaf-inspect.h"
 
-static bool is_foreign(struct sheaf_checkpoint *step)
-{
-	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
-
-	return sheaf_checkpoint_get_info(step, &info, NULL) == 0 &&
-	       strcmp(info.format, "sheaf") != 0;
-}
-
 static void list_families(struct cli_families *f, struct sheaf_checkpoint *step)
 {
 	struct sheaf_tensor t = { .size = sizeof(t) };
@@ -54,7 +46,7 @@ static bool is_joined(struct sheaf_checkpoint *step, const struct cli_families *
 	struct sheaf_tensor t = { .size = sizeof(t) }, x = { .size = sizeof(x) };
 	char last[80] = "";
 
-	if (mine->n != 1 || strcmp(mine->names[0], "model") || !is_foreign(step))
+	if (mine->n != 1 || strcmp(mine->names[0], "model"))
 		return false;
 	for (size_t i = 0; sheaf_checkpoint_tensor(other, i, &t, NULL) == 0; i++) {
 		if (strcmp(last, t.family) == 0)
@@ -67,16 +59,19 @@ static bool is_joined(struct sheaf_checkpoint *step, const struct cli_families *
 	return *last != '\0';
 }
 
-void cli_pairs_init(struct cli_pairs *p, struct sheaf_checkpoint *left,
-                    struct sheaf_checkpoint *right)
+void cli_pairs_init(struct cli_pairs *p, const struct cli_step *left,
+                    const struct cli_step *right)
 {
-	*p = (struct cli_pairs){ .side = { left, right } };
-	p->of_programs = is_foreign(left) != is_foreign(right);
+	bool foreign[2] = { !left->of_sheaf, !right->of_sheaf };
+
+	*p = (struct cli_pairs){ .side = { left->step, right->step } };
+	p->of_programs = foreign[0] != foreign[1];
 	for (int k = 0; k < 2; k++)
 		list_families(&p->families[k], p->side[k]);
 	for (int k = 0; k < 2 && !p->between; k++)
 		for (const char *c = "./"; *c && !p->between; c++)
-			if (is_joined(p->side[k], &p->families[k], p->side[1 - k], *c)) {
+			if (foreign[k] &&
+			    is_joined(p->side[k], &p->families[k], p->side[1 - k], *c)) {
 				p->joined = k;
 				p->between = *c;
 			}

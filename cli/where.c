@@ -281,6 +281,14 @@ const char *cli_hint_for(const struct sheaf_error *err, char text[100])
 	return text;
 }
 
+static bool is_of_sheaf(struct sheaf_checkpoint *step)
+{
+	struct sheaf_checkpoint_info info = { .size = sizeof(info) };
+
+	return sheaf_checkpoint_get_info(step, &info, NULL) == 0 &&
+	       strcmp(info.format, "sheaf") == 0;
+}
+
 int cli_step_open(struct cli_step *s, const struct cli_args *a, const char *text, bool unverified)
 {
 	struct cli_step made = { 0 };
@@ -302,6 +310,7 @@ int cli_step_open(struct cli_step *s, const struct cli_args *a, const char *text
 		cli_step_close(&made);
 		return rc;
 	}
+	made.of_sheaf = is_of_sheaf(made.step);
 	*s = made;
 	return 0;
 }

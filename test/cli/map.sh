@@ -115,6 +115,18 @@ t 0 'and listed' "$SHEAF" show master --json
 json 'under the names of the other side' '"l.0.gate_up_fused_proj.weight" in str(o)'
 t 1 'what differs' "$SHEAF" diff uc master --map uc.map --to hf
 has 'is named' out 'right-only'
+printf 'sheaf-map 1 short long\n{*} = net.{*}\n' >long.map
+"$SHEAF" import "$here/../golden/foreign/deepspeed-z1" trained@3 >"$T/out" 2>"$T/err" &&
+	"$SHEAF" import trained@3 weights@3 --map long.map --family model >"$T/out" 2>"$T/err" &&
+	"$SHEAF" export trained@3 trained.uc --format paddle-uc --all --map long.map \
+		>"$T/out" 2>"$T/err"
+t 1 'also through a map a run lacks the families that it does not have' \
+	"$SHEAF" diff trained@3 weights@3 --map long.map --json
+json 'which are differences' '{x["what"] for x in o[:-1]} == {"left-only"} and \
+	"optimizer" in {x["family"] for x in o[:-1]} and o[-1]["left_out"] == []'
+t 0 'and an export is the step that it was made of' \
+	"$SHEAF" diff trained@3 trained.uc --map long.map --json
+json 'but for the numbers of updates' 'o[0]["following"] > 0 and o[0]["left_out"] == []'
 t 0 'a checkpoint is listed through a map' "$SHEAF" show uc --map uc.map --json
 json 'in all families' '{(x["family"], x["name"]) for x in o[0]["tensors"]} >= \
 	{("model", "l.0.gate_proj.weight"), ("optimizer", "l.0.up_proj.weight/moment1_0")}'
