@@ -291,6 +291,39 @@ static void alone(struct diff *d, const struct sheaf_tensor *t, const char *what
 	differs(d, t, NULL, what, NULL);
 }
 
+/* Lists the families of one side, as many as fit. */
+static void families_text(char text[200], const struct cli_families *f)
+{
+	size_t at = (size_t)snprintf(text, 200, "%s", f->n ? f->names[0] : "none");
+
+	for (int i = 1; i < f->n && at < 200; i++)
+		at += (size_t)snprintf(text + at, 200 - at, ", %s", f->names[i]);
+}
+
+/* Refuses an answer if no tensor was compared. But two checkpoints without tensors are the same. */
+static int check_compared(const struct diff *d)
+{
+	char left[200], right[200], why[600];
+
+	if (d->tensors)
+		return 0;
+	if (d->following)
+		return cli_error(d->a, SHEAF_ENOENT, d->a->pos[1], "nothing was compared: there "
+				 "are only numbers of updates and powers of betas",
+				 "choose another family with --family");
+	if (d->family)
+		return cli_error(d->a, SHEAF_ENOENT, d->family, "neither side has this family",
+				 NULL);
+	if (!json_object_size(d->left_out))
+		return 0;
+	families_text(left, &d->pairs.families[0]);
+	families_text(right, &d->pairs.families[1]);
+	snprintf(why, sizeof(why), "nothing was compared, because no family is on both sides: the "
+		 "left has %s, the right has %s", left, right);
+	return cli_error(d->a, SHEAF_ENOENT, d->a->pos[1], why,
+			 "choose one with --family; what one side lacks is then a difference");
+}
+
 static int compare(struct diff *d)
 {
 	struct sheaf_tensor l = { .size = sizeof(l) }, r = { .size = sizeof(r) };
@@ -310,9 +343,7 @@ static int compare(struct diff *d)
 		if (wanted(d, 1, &r) && cli_pairs_find(&d->pairs, 1, &r, &l) < 0)
 			alone(d, &r, "right-only");
 	}
-	if (rc == 0 && d->family && d->tensors + d->following == 0)
-		rc = cli_error(d->a, SHEAF_ENOENT, d->family, "neither side has this family", NULL);
-	return rc;
+	return rc ? rc : check_compared(d);
 }
 
 static int answer(const struct diff *d)
@@ -426,7 +457,7 @@ const struct cli_verb cli_diff = {
 		"updates, left_out: families}. Silent when both are the same.",
 	.exits = "  0  the same\n"
 		 "  1  they differ, or one is damaged\n"
-		 "  2  no such step, or it could not be read",
+		 "  2  no such step, it could not be read, or nothing was compared",
 	.examples = "  sheaf diff runs/a@1000 runs/b@1000\n"
 		    "  sheaf diff runs/a model-hf/ --family model --rtol 1e-2\n"
 		    "  sheaf diff qwen2-hf qwen2-paddle --map qwen2-hf-paddle",

@@ -58,6 +58,18 @@ json 'where tensors are floating-point numbers' \
 t 0 'the family is named' "$SHEAF" import hf ema@5 --as ema --prefix model.
 t 0 'and has a folder' "$SHEAF" show ema@5 --json
 json 'of its own' 'o[0]["families"] == ["ema"] and {x["name"] for x in o[0]["tensors"]} >= {"w"}'
+t 2 'diff does not call it the same as a model, which has no such family' "$SHEAF" diff ema@5 hf
+has 'but says what each side has' err \
+	'both sides: the left has ema, the right has model (choose one with --family;'
+t 2 'nor from the other side' "$SHEAF" diff hf ema@5 --json
+[ ! -s "$T/out" ]
+result $? 'without a result'
+t 1 'one of the two families is a difference' "$SHEAF" diff ema@5 hf --family ema
+printf 'sheaf-map 1 names steps\n{*} = {*}/step\n' >steps.map
+t 0 'a state of numbers of updates alone' \
+	"$SHEAF" import hf steps@5 --as optimizer --map steps.map
+t 2 'is nothing to compare' "$SHEAF" diff steps@5 hf --family optimizer
+has 'which is said' err 'nothing was compared: there are only numbers of updates'
 t 1 'a prefix that no name has is an answer' "$SHEAF" import hf ema@6 --prefix x.
 has 'in a sentence' err "no tensor whose name begins with 'x.'"
 
