@@ -213,9 +213,11 @@ const char *cli_pairs_family(const struct cli_pairs *p, int side, const struct s
 /* Finds the tensor on the other side to compare with this one of `side`. ELAYOUT: there is none. */
 int cli_pairs_find(const struct cli_pairs *p, int side, const struct sheaf_tensor *t,
                    struct sheaf_tensor *out);
-/* Returns whether a tensor holds a step count or a power of a beta, and the sides are from
- * different programs, one of which may store such values in another form. */
-bool cli_pairs_follows(const struct cli_pairs *p, const struct sheaf_tensor *t);
+/* Returns whether a tensor that only this side has follows from other tensors:
+ * - It is tied to a tensor that both sides have.
+ * - It holds a step count or a power of a beta, and the sides are from different programs, one of
+ *   which may store such values in another form. */
+bool cli_pairs_follows(const struct cli_pairs *p, int side, const struct sheaf_tensor *t);
 
 /* show --hf: reports what a Hugging Face loader would miss. Returns the exit status. */
 int cli_show_hf(const struct cli_args *a, struct cli_step *s);

@@ -24,8 +24,7 @@ struct diff {
 					 * compared; owned */
 	uint64_t tensors, different;
 	uint64_t following;             /* tensors that only one side has and that are no
-	                                 * difference: step counts and powers of betas follow from
-	                                 * other tensors */
+	                                 * difference, see cli_pairs_follows */
 };
 
 struct gap {                            /* how two tensors differ */
@@ -281,14 +280,14 @@ static void choose_families(struct diff *d)
 }
 
 /* Counts and reports a tensor that only one side has, unless it follows from others. */
-static void alone(struct diff *d, const struct sheaf_tensor *t, const char *what)
+static void alone(struct diff *d, int side, const struct sheaf_tensor *t)
 {
-	if (cli_pairs_follows(&d->pairs, t)) {
+	if (cli_pairs_follows(&d->pairs, side, t)) {
 		d->following++;
 		return;
 	}
 	d->tensors++;
-	differs(d, t, NULL, what, NULL);
+	differs(d, t, NULL, side == 0 ? "left-only" : "right-only", NULL);
 }
 
 /* Lists the families of one side, as many as fit. */
@@ -333,7 +332,7 @@ static int compare(struct diff *d)
 		if (!wanted(d, 0, &l))
 			continue;
 		if (cli_pairs_find(&d->pairs, 0, &l, &r) < 0) {
-			alone(d, &l, "left-only");
+			alone(d, 0, &l);
 			continue;
 		}
 		d->tensors++;
@@ -341,7 +340,7 @@ static int compare(struct diff *d)
 	}
 	for (size_t i = 0; rc == 0 && sheaf_checkpoint_tensor(d->right, i, &r, NULL) == 0; i++) {
 		if (wanted(d, 1, &r) && cli_pairs_find(&d->pairs, 1, &r, &l) < 0)
-			alone(d, &r, "right-only");
+			alone(d, 1, &r);
 	}
 	return rc ? rc : check_compared(d);
 }
@@ -374,7 +373,8 @@ static int answer(const struct diff *d)
 		putchar('\n');
 	if (d->following)
 		printf("not compared, because one side alone has them, and they follow from the "
-		       "number of updates: %llu tensors\n", (unsigned long long)d->following);
+		       "number of updates or are tied to other tensors: %llu tensors\n",
+		       (unsigned long long)d->following);
 	return d->different ? 1 : 0;
 }
 
@@ -447,14 +447,17 @@ const struct cli_verb cli_diff = {
 		"betas and numbers of updates that one side alone has are no difference. A file\n"
 		"that sheaf convert --all wrote as torch, dcp, npz or paddle has the families in\n"
 		"its names, where they are found.\n\n"
+		"A name that one side alone has is no difference if it is tied there to a tensor\n"
+		"that both sides have: many formats store tied weights once.\n\n"
 		"With --map A is compared as the map shows it (see doc/mapping.md), so that B may\n"
 		"be the same model with the names and shapes of another program. A step of sheaf\n"
 		"stays one through a map: two of them must have the same families.\n\n"
 		"With --json each differing tensor is {family, name, what: left-only, right-only,\n"
 		"dtype, shape or values, dtypes, shapes (of both sides), count, first, max_abs,\n"
 		"max_rel}; first is the row-major number of an item. Last comes {result: same or\n"
-		"different, tensors, different, following: tensors that follow from the number of\n"
-		"updates, left_out: families}. Silent when both are the same.",
+		"different, tensors, different, following: tensors of one side that follow from\n"
+		"the number of updates or are tied to others, left_out: families}. Silent when\n"
+		"both are the same.",
 	.exits = "  0  the same\n"
 		 "  1  they differ, or one is damaged\n"
 		 "  2  no such step, it could not be read, or nothing was compared",

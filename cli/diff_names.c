@@ -119,13 +119,28 @@ int cli_pairs_find(const struct cli_pairs *p, int side, const struct sheaf_tenso
 	return family ? sheaf_checkpoint_find(in, family, name, out, NULL) : SHEAF_ELAYOUT;
 }
 
-bool cli_pairs_follows(const struct cli_pairs *p, const struct sheaf_tensor *t)
+/* Many formats have tied weights once, and their readers tie them again. */
+static bool is_tied_to_common(const struct cli_pairs *p, int side, const struct sheaf_tensor *t)
+{
+	struct sheaf_tensor target = { .size = sizeof(target) }, x = { .size = sizeof(x) };
+
+	return t->tied_to &&
+	       sheaf_checkpoint_find(p->side[side], t->family, t->tied_to, &target, NULL) == 0 &&
+	       cli_pairs_find(p, side, &target, &x) == 0;
+}
+
+static bool is_count_of_updates(const struct sheaf_tensor *t)
 {
 	static const char *const kinds[] = { "beta1_pow_acc_0", "beta2_pow_acc_0", "step" };
 	const char *slash = strrchr(t->name, '/');
 
-	for (size_t i = 0; p->of_programs && slash && i < sizeof(kinds) / sizeof(kinds[0]); i++)
+	for (size_t i = 0; slash && i < sizeof(kinds) / sizeof(kinds[0]); i++)
 		if (strcmp(slash + 1, kinds[i]) == 0)
 			return true;
 	return false;
+}
+
+bool cli_pairs_follows(const struct cli_pairs *p, int side, const struct sheaf_tensor *t)
+{
+	return (p->of_programs && is_count_of_updates(t)) || is_tied_to_common(p, side, t);
 }
