@@ -81,6 +81,22 @@ def test_each_tensor() -> None:
 
 
 @tap.needs(*NEEDS)
+def test_each_tensor_of_a_map() -> None:
+    """dist_checkpointing gives the same if the names were those of Hugging Face meanwhile"""
+    for save in ("megatron-dist", "megatron-flat"):
+        with tap.folder() as at:
+            with open(at + "/config.json", "w", encoding="utf-8") as f:
+                json.dump(LLAMA, f)
+            how = ["--map", "llama-hf-megatron", "--set", "pad=1", "--config",
+                   at + "/config.json"]
+            sheaf("import", os.path.join(GOLDEN, save), at + "/run", *how, "--to", "hf")
+            sheaf("export", at + "/run@2", at + "/m", "--format", "megatron", "--all", *how)
+            found = loaded(at + "/m/iter_0000002", at)
+            want = {k: v for k, v in expected(save).items() if "/shard_" not in k}
+            assert found == want, sorted(set(found) ^ set(want))
+
+
+@tap.needs(*NEEDS)
 def test_a_model() -> None:
     """A model on four ranks loads the weights as from what Megatron-Core wrote"""
     import torch

@@ -30,6 +30,45 @@ both_ways() {           # MODEL MAP SIDE-BACK DROPPED [OPTION...]
 		"$SHEAF" diff "$name.there" "$name" --map "$map" --to "$back" "$@"
 }
 
+# A run with masters and moments becomes a checkpoint of Megatron, and comes back.
+cat >families.map <<'M'
+sheaf-map 1 flat families
+also {*}/master = {*} in master_weights
+also {*}/moment1_0 = {*}/moment1_0 in optimizer
+also {*}/moment2_0 = {*}/moment2_0 in optimizer
+{*} = {*}
+M
+trained() {             # MODEL MAP [OPTION...]
+	name=$(basename "$2" .map) of=trained.$1 map=$2
+	"$PY" "$here/maps.py" make "$1" "$of" master moment1_0 moment2_0
+	"$SHEAF" import "$of" "$of.run@7" --map families.map >"$T/out" 2>"$T/err"
+	shift 2
+	t 0 "$name makes a checkpoint of Megatron with all families" \
+		"$SHEAF" export "$of.run@7" "$of.m" --format megatron --all --map "$map" "$@"
+	t 0 'which is the run' "$SHEAF" diff "$of.run@7" "$of.m" --map "$map" --json "$@"
+	json 'in all of them' 'o[-1]["left_out"] == [] and o[-1]["tensors"] % 4 == 0'
+	t 0 'and becomes one' "$SHEAF" import "$of.m" "$of.back" --map "$map" --to hf \
+		--config "$of/config.json" "$@"
+	t 0 'with the same tensors' "$SHEAF" diff "$of.run@7" "$of.back@7"
+	mv "$of.m/iter_0000007" "$of.dcp"
+	rm "$of.dcp/common.pt" "$of.dcp/metadata.json"
+	t 0 'also if only the tensors of it are left' "$SHEAF" import "$of.dcp" "$of.left@7" \
+		--map "$map" --to hf --config "$of/config.json" "$@"
+	t 0 'under the names of Megatron-Core' "$SHEAF" diff "$of.run@7" "$of.left@7"
+	for family in master_weights optimizer; do
+		t 0 "family $family alone is mapped" "$SHEAF" import "$of.run@7" \
+			"$of.$family@7" --family $family --map "$map" "$@"
+		t 0 'and back' "$SHEAF" import "$of.$family@7" "$of.$family.back@7" \
+			--map "$map" --to hf --config "$of/config.json" "$@"
+		t 0 'with each of its tensors' "$SHEAF" diff "$of.run@7" "$of.$family.back@7" \
+			--family $family
+	done
+}
+
+trained qwen2 "$maps/qwen2-hf-megatron.map" --set tp=2,pad=4
+for model in llama qwen3 qwen2moe deepseek2; do
+	trained $model "$maps/$model-hf-megatron.map"
+done
 both_ways qwen2 "$maps/qwen2-hf-megatron.map" hf '' --set tp=2,pad=4
 for pair in qwen2:qwen2-hf-paddle llama:llama-hf-paddle llama:llama-hf-megatron \
 	llama:llama-hf-meta qwen3:qwen3-hf-paddle qwen3:qwen3-hf-megatron \
