@@ -236,38 +236,65 @@ static const char *star_of(struct shf_mapper *p, const struct shf_map_tensor *t,
 	return own;
 }
 
-/* Applies a rule with {*} to each tensor of the current site that is not taken. */
+/* A name of the source: of a tensor, or one that is tied to a tensor. */
+struct source_name { const char *name; uint32_t family; int64_t tensor; int *taken; };
+
+/* Returns name i of the source. The names of tensors come first, then those that are tied. */
+static struct source_name source_name_at(struct shf_mapper *p, size_t i)
+{
+	const struct shf_layout *l = p->l;
+	const struct shf_lt_tied *tied;
+
+	if (i < l->tensors_n)
+		return (struct source_name){ l->tensors[i].name, l->tensors[i].family,
+			(int64_t)i, &p->taken[i] };
+	i -= l->tensors_n;
+	tied = &l->tied[i];
+	return (struct source_name){ tied->name, tied->family,
+		shf_layout_find(l, l->families[tied->family].name, tied->to), &p->tied_taken[i] };
+}
+
+static size_t source_names_n(const struct shf_mapper *p)
+{
+	return p->l->tensors_n + p->l->tied_n;
+}
+
+/* Returns what {*} of a pattern stands for in name i of the source. NULL: the pattern does not take
+ * that name, or it is taken already, or no memory, which sets *rc. */
+static const char *star_at(struct shf_mapper *p, const struct shf_map_tensor *t, size_t i, int *rc)
+{
+	const struct source_name x = source_name_at(p, i);
+	const struct shf_lt_tensor *of = x.tensor < 0 ? NULL : &p->l->tensors[x.tensor];
+
+	if (*x.taken || !of || strcmp(p->l->families[x.family].name, p->site->from.family) ||
+	    (t->shaped && (of->wide || of->items.ndim != t->ndim)))
+		return NULL;
+	return star_of(p, t, x.name, rc);
+}
+
+/* Applies a rule with {*} to each name of the current site that is not taken. */
 static int apply_star(struct shf_mapper *p)
 {
 	const struct shf_map_tensor *t = shf_map_src(p, 0);
-	int rc = shf_map_spend(p, p->l->tensors_n, t);
+	int rc = shf_map_spend(p, source_names_n(p), t);
 
-	for (size_t i = 0; i < p->l->tensors_n && rc == 0; i++) {
-		const struct shf_lt_tensor *x = &p->l->tensors[i];
-		const char *star;
+	for (size_t i = 0; i < source_names_n(p) && rc == 0; i++) {
+		const char *star = star_at(p, t, i, &rc);
 
-		if (p->taken[i] || strcmp(p->l->families[x->family].name, p->site->from.family) ||
-		    (t->shaped && (x->wide || x->items.ndim != t->ndim)))
-			continue;
-		star = star_of(p, t, x->name, &rc);
 		if (star)
 			rc = apply_rule(p, star);
 	}
 	return rc;
 }
 
-/* Marks the tensors that a `drop` line with {*} names as used. */
+/* Marks the names that a `drop` line with {*} has as used. */
 static int drop_star(struct shf_mapper *p, const struct shf_map_tensor *t)
 {
 	int rc = 0;
 
-	for (size_t i = 0; i < p->l->tensors_n && rc == 0; i++) {
-		const struct shf_lt_tensor *x = &p->l->tensors[i];
-
-		if (!p->taken[i] && star_of(p, t, x->name, &rc) &&
-		    strcmp(p->l->families[x->family].name, p->site->from.family) == 0)
-			p->taken[i] = t->line;
-	}
+	for (size_t i = 0; i < source_names_n(p) && rc == 0; i++)
+		if (star_at(p, t, i, &rc))
+			*source_name_at(p, i).taken = t->line;
 	return rc;
 }
 
@@ -335,19 +362,12 @@ static int check_left(struct shf_mapper *p)
 	uint64_t n = 0;
 	int rc = 0;
 
-	for (size_t i = 0; i < p->l->tensors_n; i++) {
-		const struct shf_lt_tensor *t = &p->l->tensors[i];
+	for (size_t i = 0; i < source_names_n(p); i++) {
+		const struct source_name x = source_name_at(p, i);
 
-		if (!p->taken[i] && is_chosen(p, p->l->families[t->family].name) &&
-		    strncmp(t->name, p->how->prefix, skip) == 0)
-			say_left(&names, t->name, n++);
-	}
-	for (size_t i = 0; i < p->l->tied_n; i++) {
-		const struct shf_lt_tied *t = &p->l->tied[i];
-
-		if (!p->tied_taken[i] && is_chosen(p, p->l->families[t->family].name) &&
-		    strncmp(t->name, p->how->prefix, skip) == 0)
-			say_left(&names, t->name, n++);
+		if (!*x.taken && is_chosen(p, p->l->families[x.family].name) &&
+		    strncmp(x.name, p->how->prefix, skip) == 0)
+			say_left(&names, x.name, n++);
 	}
 	if (n)
 		shf_buf_u8(&names, 0);

@@ -718,6 +718,38 @@ TEST(a_tied_name_is_read_from_the_tensor_that_it_is_tied_to)
 	left.l.tied_n = 0;
 }
 
+TEST(a_star_takes_tied_names_as_well)
+{
+	struct shf_lt_tied tied = { 0, "head", "emb" };
+	static const struct { const char *text; size_t n; } tries[] = {
+		{ HEAD "{*} = y.{*}\n", 2 },
+		{ HEAD "emb = e\n{*} [o i] = y.{*} [i o]\n", 2 },
+		{ HEAD "emb = e\ndrop a {*}\n", 1 },
+		{ HEAD "emb = e\ndrop a h{*}\n{*} = y.{*}\n", 1 },
+	};
+	const struct shf_map_made *made;
+	struct shf_map_plan p;
+	size_t n;
+
+	begin(&left);
+	add(&left, 0, "emb", 2, 3, 5);
+	end(&left);
+	left.l.tied = &tied;
+	left.l.tied_n = 1;
+	for (size_t i = 0; i < sizeof(tries) / sizeof(tries[0]); i++) {
+		CHECK_RC(plan(&p, tries[i].text, &left.l, 1, NULL, NULL), 0, &err);
+		made = made_of(&p, &n);
+		CHECK_INT(n, tries[i].n);
+		CHECK_STR(made[n - 1].name, n == 2 ? "y.head" : "e");
+		plan_end(&p);
+	}
+	CHECK_RC(plan(&p, HEAD "emb = e\n{*} [x] = y.{*} [x]\n", &left.l, 1, NULL, NULL),
+	         SHEAF_ELAYOUT, &err);
+	plan_end(&p);
+	left.l.tied = NULL;
+	left.l.tied_n = 0;
+}
+
 /* ---- memory ---- */
 
 TEST(no_allocation_that_fails_is_overlooked)
