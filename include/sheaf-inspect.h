@@ -58,7 +58,8 @@ struct sheaf_map {
  * checkpoint  the checkpoint, opened by this process alone. It may be closed before the result.
  * how         the map and its arguments.
  * EINVAL: the map is not right, or does not fit config.json; the message names its line. Or
- *         several ranks opened the checkpoint together.
+ *         several ranks opened the checkpoint together. Or the map moves state of how.family to
+ *         another family, other than state that lies in family model.
  * ENOENT: there is no such file.
  * EFORMAT: config.json is not JSON.
  * ELAYOUT: the map does not fit the checkpoint: a tensor is missing or has another shape, or no

@@ -365,6 +365,21 @@ static int by_place(const void *a, const void *b)
 	return (x->dst > y->dst) - (x->dst < y->dst);
 }
 
+/* EINVAL: the caller chose one family, reads the same one of the result, and the map has moved
+ * state of it to another one, where it would be overlooked. State that moves out of the weights,
+ * family model, is no part of a model. */
+static int check_family(const struct shf_mapper *p, const char *name)
+{
+	const char *chosen = p->how->family, *to = p->site->to.family;
+
+	if (!chosen || strcmp(chosen, "model") == 0 || strcmp(chosen, to) == 0)
+		return 0;
+	return shf_fail(p->err, SHEAF_EINVAL, "%s: family %.60s cannot be mapped alone, because %s "
+	                "makes its %.*s in family %.60s; map all families, or add 'in %.60s' to "
+	                "the also line of the map", p->path, chosen, p->m->path,
+	                shf_name_show(name), name, to, chosen);
+}
+
 /* Makes the name of a tensor, and lists it. */
 static int put_made(struct shf_mapper *p, struct making *k, const char *star)
 {
@@ -396,7 +411,9 @@ static int put_made(struct shf_mapper *p, struct making *k, const char *star)
 	if (k->made.n)
 		qsort(pieces + k->made.first, k->made.n, sizeof(*pieces), by_place);
 	shf_buf_add(&p->plan->made, &k->made, sizeof(k->made));
-	return k->made.name && !p->plan->made.oom && !p->text.oom ? 0 : shf_map_no_memory(p);
+	if (!k->made.name || p->plan->made.oom || p->text.oom)
+		return shf_map_no_memory(p);
+	return check_family(p, k->made.name);
 }
 
 /* A tensor of the source is lacking. That is wrong if others that belong to the same tensor are

@@ -2282,6 +2282,9 @@ bug("map_state_not_turned", "moments are copied where their weights are transpos
     "t->shaped && !(MUTANT && p->site->state) ? put_shaped(p, &k)",
     "sim/test_map_step: any_part_of_a_tensor",
     "unit/test_map: state_of_the_optimizer_is_mapped")
+bug("map_state_leaves_family", "state that a map moves out of the family that is mapped is lost",
+    "map/map_make.c:check_family", "if (!chosen ||", "if (!chosen || MUTANT ||",
+    "unit/test_map: state_that_a_map_moves")
 bug("map_star_skips_tied", "a tied name is not made by a rule with {*}, and nobody says so",
     "map/map_plan.c:source_names_n", "+ p->l->tied_n", "+ (MUTANT ? 0 : p->l->tied_n)",
     "unit/test_map: a_star_takes_tied_names", "unit/test_map: a_tied_name_is_read")

@@ -208,10 +208,12 @@ static int same_value(void *arg, uint32_t tensor, void *to, uint64_t n, struct s
 
 static struct shf_map map;      /* of the present plan */
 
+static const char *family;      /* that is mapped; NULL: all */
+
 static int plan(struct shf_map_plan *p, const char *text, const struct shf_layout *of, int to,
                 const char *set, const char *config)
 {
-	struct shf_map_how how = { .to = to, .prefix = "", .read = same_value };
+	struct shf_map_how how = { .to = to, .family = family, .prefix = "", .read = same_value };
 	struct shf_map_config c = { 0 };
 	int rc = shf_map_parse(&map, "x.map", text, strlen(text), &err);
 
@@ -606,6 +608,52 @@ TEST(state_of_the_optimizer_is_mapped_as_its_weights_are)
 	add(&left, 2, "p/m", 2, 2, 5);
 	CHECK_STR(why_not(fuse, NULL, NULL), "src: has no tensor q/m, which x.map:5 needs; check "
 	          "that map and config.json are those of this model");
+}
+
+/* Maps one family of a model. Returns how many tensors are made of it, or a negative code. */
+static int made_alone(const char *text, const struct shf_layout *of, int to, const char *only)
+{
+	struct shf_map_plan p;
+	size_t n;
+	int rc;
+
+	family = only;
+	rc = plan(&p, text, of, to, NULL, NULL);
+	family = NULL;
+	(void)made_of(&p, &n);
+	plan_end(&p);
+	return rc < 0 ? rc : (int)n;
+}
+
+TEST(state_that_a_map_moves_to_another_family_is_not_lost)
+{
+	static const char both[] = HEAD "let a = 2\nlet b = 3\n"
+		"also {*}/m in optimizer = {*}/m in optimizer\n"
+		"also {*}/m in optimizer = o.m.{*}\n"
+		"p [a h], q [b h] = r [h (a + b)]\n{*} = x.{*}\n";
+
+	begin_with_state();
+	end(&left);
+	CHECK_RC(made_alone(fuse, &left.l, 1, "optimizer"), SHEAF_EINVAL, &err);
+	CHECK_STR(err.msg, "src: family optimizer cannot be mapped alone, because x.map makes its "
+	          "o.m.r in family model; map all families, or add 'in optimizer' to the also "
+	          "line of the map");
+	CHECK_INT(made_alone(fuse, &left.l, 1, "model"), 2);
+	CHECK_INT(made_alone(fuse, &left.l, 1, NULL), 4);
+	/* Of two lines with one place on the left, the first says where the state goes. */
+	CHECK_INT(made_alone(both, &left.l, 1, "optimizer"), 2);
+	/* Both places of the right are read, and what is no weight is not part of the model. */
+	begin(&right);
+	add(&right, 0, "r", 2, 5, 5);
+	add(&right, 0, "o.m.r", 2, 5, 5);
+	end(&right);
+	CHECK_INT(made_alone(both, &right.l, 0, "model"), 4);
+	begin(&right);
+	add(&right, 0, "r", 2, 5, 5);
+	add(&right, 2, "r/m", 2, 5, 5);
+	end(&right);
+	CHECK_INT(made_alone(both, &right.l, 0, NULL), 4);
+	CHECK_INT(made_alone(both, &right.l, 0, "optimizer"), 2);
 }
 
 TEST(state_of_one_value_is_shared)
