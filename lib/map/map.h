@@ -45,7 +45,8 @@
  * - A tied name: a rule that takes it reads the tensor it is tied to.
  * - State of the optimizer: every rule is applied again to each pair of a family and a key that the
  *   source has, with the same axes. State of one value for each tensor (a step, powers of beta)
- *   must be equal in all tensors that become one, and is repeated where one becomes several.
+ *   must be equal in all tensors that become one, and is repeated where one becomes several. One
+ *   item of state is such a value unless its weight has one item, too (map_make.c).
  * - Types: the pieces of a tensor must have one type. Casts count for the model and not for state.
  * - Padding is made of zeros, and dropped in the other direction: it is not part of the bijection.
  * - Overflow: all arithmetic is checked; division must leave no remainder.

@@ -58,6 +58,8 @@ struct making {                 /* a tensor that is being made */
 	int32_t type;                   /* that its sources have; 0: not known */
 	uint64_t found, lacking;        /* tensors of the source for it */
 	bool single;                    /* each of them has one item */
+	bool shared;                    /* one of them is no item of its weight, but a value for
+	                                 * all of it, such as the number of its updates */
 	const char *name_lacking;       /* the name of one that is lacking, in the arena */
 };
 
@@ -89,6 +91,50 @@ static int each_source(struct shf_mapper *p, struct making *k, const struct shf_
 	return rc;
 }
 
+/* Finds the weight that a tensor of the current site is state of. *at is negative if the source
+ * does not have it. */
+static int find_weight(struct shf_mapper *p, const char *name, int64_t *at)
+{
+	static const char *const families[] = { "model", "master_weights" };
+	const struct shf_map_place *x = &p->site->from;
+	size_t skip = strlen(p->how->prefix) + strlen(x->before), after = strlen(x->after);
+	size_t n = strlen(name);
+
+	*at = -1;
+	if (n < skip + after)           /* a tensor that another name is tied to */
+		return 0;
+	shf_buf_reset(&p->text);
+	shf_buf_adds(&p->text, p->how->prefix);
+	shf_buf_add(&p->text, name + skip, n - skip - after);
+	shf_buf_u8(&p->text, 0);
+	if (p->text.oom)
+		return shf_map_no_memory(p);
+	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]) && *at < 0; i++)
+		*at = shf_layout_find(p->l, families[i], (char *)p->text.data);
+	return 0;
+}
+
+/* Decides whether state of one item is a value for all of its weight, or the item of a weight that
+ * has one. If neither its key nor the shape of the weight says so, it is the former. */
+static int classify_item(struct shf_mapper *p, struct making *k, uint32_t from)
+{
+	struct shf_map_dims have, weight;
+	int64_t at;
+	int rc = find_weight(p, p->l->tensors[from].name, &at);
+
+	if (rc < 0)
+		return rc;
+	if (at < 0 || p->site->has == SHF_MAP_VALUE) {
+		k->shared = p->site->has != SHF_MAP_ITEMS;
+		return 0;
+	}
+	dims_of(p, from, &have);
+	dims_of(p, (uint32_t)at, &weight);
+	k->shared = have.ndim != weight.ndim ||
+	            memcmp(have.dims, weight.dims, (size_t)have.ndim * sizeof(*have.dims));
+	return 0;
+}
+
 static int count_source(struct shf_mapper *p, struct making *k, const struct shf_map_cell *c,
                         uint32_t from)
 {
@@ -99,7 +145,7 @@ static int count_source(struct shf_mapper *p, struct making *k, const struct shf
 
 		k->found++;
 		k->single &= t->bytes * 8 == shf_dtype(t->dtype)->bits;
-		return 0;
+		return p->site->state && k->single && !k->shared ? classify_item(p, k, from) : 0;
 	}
 	k->lacking++;
 	if (k->name_lacking)
@@ -445,7 +491,7 @@ int shf_map_make(struct shf_mapper *p, const struct shf_map_tensor *t, const cha
 	if (rc < 0 || !k.found)
 		return rc;
 	rc = each_cell(p, &k, type_source);
-	if (rc == 0 && p->site->state && k.single)
+	if (rc == 0 && k.single && k.shared)
 		rc = each_cell(p, &k, put_single);
 	else if (rc == 0)
 		rc = t->shaped ? put_shaped(p, &k) : each_cell(p, &k, put_whole);

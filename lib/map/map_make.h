@@ -8,9 +8,12 @@
 #define SHF_MAP_SITES_MAX 64
 #define SHF_MAP_NONE UINT32_MAX
 
+/* What a tensor of a state has. */
+enum shf_map_has { SHF_MAP_UNKNOWN, SHF_MAP_ITEMS /* of its weight */, SHF_MAP_VALUE /* one */ };
 struct shf_map_site {           /* where tensors of the source are, and what they become */
 	struct shf_map_place from, to;
 	bool state;                     /* of the optimizer */
+	enum shf_map_has has;           /* of state, what follows from its key */
 	uint64_t taken;                 /* tensors that rules took here */
 	struct sheaf_error missing;     /* a tensor that a rule needs; code 0: none */
 };

@@ -24,6 +24,26 @@ static bool is_chosen(const struct shf_mapper *p, const char *family)
 	return !p->how->family || strcmp(p->how->family, family) == 0;
 }
 
+/* Returns what state under a key, /<key>, has. UNKNOWN: Sheaf does not know the key. */
+static enum shf_map_has key_has(const char *key)
+{
+	static const struct { const char *key; enum shf_map_has has; } known[] = {
+		{ "/moment1_0", SHF_MAP_ITEMS }, { "/moment2_0", SHF_MAP_ITEMS },
+		{ "/moment2_max_0", SHF_MAP_ITEMS }, { "/beta1_pow_acc_0", SHF_MAP_VALUE },
+		{ "/beta2_pow_acc_0", SHF_MAP_VALUE }, { "/step", SHF_MAP_VALUE } };
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		if (strcmp(known[i].key, key) == 0)
+			return known[i].has;
+	return SHF_MAP_UNKNOWN;
+}
+
+/* Returns what state at a place has. */
+static enum shf_map_has place_has(const struct shf_map_place *x)
+{
+	return strcmp(x->family, "master_weights") == 0 ? SHF_MAP_ITEMS : key_has(x->after);
+}
+
 /* Adds a site. EINVAL: there are too many: a rule with {*} would take for weights what is left. */
 static int add_site(struct shf_mapper *p, const struct shf_map_place *from,
                     const struct shf_map_place *to, bool state)
@@ -41,7 +61,8 @@ static int add_site(struct shf_mapper *p, const struct shf_map_place *from,
 		return shf_fail(p->err, SHEAF_EINVAL, "%s: has more than %d kinds of state of the "
 		                "optimizer and families; name the family to map", p->path,
 		                SHF_MAP_SITES_MAX);
-	p->sites[p->sites_n++] = (struct shf_map_site){ .from = *from, .to = *to, .state = state };
+	p->sites[p->sites_n++] = (struct shf_map_site){ .from = *from, .to = *to, .state = state,
+		.has = place_has(from) ? place_has(from) : place_has(to) };
 	return 0;
 }
 
@@ -50,12 +71,8 @@ static int add_site(struct shf_mapper *p, const struct shf_map_place *from,
 static bool is_state(const struct shf_mapper *p, const char *family, const char *base,
                      const char *key)
 {
-	static const char *const keys[] = { "/moment1_0", "/moment2_0", "/moment2_max_0",
-		"/beta1_pow_acc_0", "/beta2_pow_acc_0", "/step" };
-
-	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
-		if (strcmp(keys[i], key) == 0)
-			return true;
+	if (key_has(key))
+		return true;
 	return strcmp(family, "optimizer") == 0 || shf_layout_find(p->l, "model", base) >= 0 ||
 	       shf_layout_find(p->l, family, base) >= 0;
 }

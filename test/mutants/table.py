@@ -2282,6 +2282,10 @@ bug("map_state_not_turned", "moments are copied where their weights are transpos
     "t->shaped && !(MUTANT && p->site->state) ? put_shaped(p, &k)",
     "sim/test_map_step: any_part_of_a_tensor",
     "unit/test_map: state_of_the_optimizer_is_mapped")
+bug("map_short_state_shared", "the moment of a weight of one item counts as a value of all of it",
+    "map/map_make.c:classify_item", "k->shared = have.ndim != weight.ndim ||",
+    "k->shared = MUTANT || have.ndim != weight.ndim ||",
+    "unit/test_map: state_of_a_weight_of_one_item")
 bug("map_state_leaves_family", "state that a map moves out of the family that is mapped is lost",
     "map/map_make.c:check_family", "if (!chosen ||", "if (!chosen || MUTANT ||",
     "unit/test_map: state_that_a_map_moves")

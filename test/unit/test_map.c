@@ -694,6 +694,68 @@ TEST(state_of_one_value_is_shared)
 	plan_end(&p);
 }
 
+static const char short_rules[] = HEAD "let x = 1\nlet y = 1\nfor k = 2\n"
+	"also {*} in master_weights = master.{*}\n"
+	"a [x], b [y] = ab [(x + y)]\nl.{k}.s [n] = ls [k n]\n";
+
+/* Adds weights of one item each, or state of them: the rules above make two tensors of these. */
+static void add_short(int family_i, const char *key)
+{
+	static const char *const names[] = { "a", "b", "l.0.s", "l.1.s" };
+	char name[40];
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		snprintf(name, sizeof(name), "%s%s", names[i], key);
+		add(&left, family_i, name, 1, 1);
+	}
+}
+
+/* Maps the short weights, and says how many items each tensor has that is made last. */
+static void made_short_are(size_t want, uint64_t items)
+{
+	struct shf_map_plan p;
+	const struct shf_map_made *made;
+	size_t n;
+
+	end(&left);
+	CHECK_RC(plan(&p, short_rules, &left.l, 1, NULL, NULL), 0, &err);
+	made = made_of(&p, &n);
+	CHECK_INT(n, want);
+	for (size_t i = n - 2; i < n; i++) {
+		CHECK_INT(made[i].items, items);
+		CHECK_INT(made[i].n, items);
+	}
+	plan_end(&p);
+}
+
+TEST(state_of_a_weight_of_one_item_is_divided_as_the_weight_is)
+{
+	single[0] = 0xff;       /* values differ */
+	begin(&left);
+	add_short(0, "");
+	add_short(2, "/moment1_0");
+	there_and_back(short_rules, NULL);
+	made_short_are(4, 2);
+	begin(&left);           /* the same of a key that only the weights explain */
+	add_short(0, "");
+	add_short(2, "/exp");
+	made_short_are(4, 2);
+	begin(&left);           /* known keys explain themselves */
+	add_short(2, "/moment2_0");
+	made_short_are(2, 2);
+	begin(&left);
+	add_short(1, "");
+	made_short_are(2, 2);
+	single[0] = 7;
+	begin(&left);
+	add_short(0, "");
+	add_short(2, "/step");
+	made_short_are(4, 1);
+	begin(&left);
+	add_short(2, "/other");
+	made_short_are(2, 1);
+}
+
 TEST(too_many_kinds_of_state_are_refused)
 {
 	char name[20];
@@ -803,7 +865,10 @@ TEST(a_star_takes_tied_names_as_well)
 TEST(no_allocation_that_fails_is_overlooked)
 {
 	begin_with_state();
+	add(&left, 2, "p/step", 0);
+	add(&left, 2, "q/step", 0);
 	end(&left);
+	single[0] = 7;
 	for (long nth = 1;; nth++) {
 		struct shf_map_plan p;
 		int rc;
