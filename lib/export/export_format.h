@@ -14,9 +14,15 @@ struct shf_export_format {
 	bool copies_files;              /* files that belong to a model, such as config.json, are
 	                                 * copied into its directory */
 	bool families;                  /* several families can be written at once */
-	bool copies_tied;               /* a tensor that has tied names is written under each of
+	bool copies_tied;               /* a weight that has tied names is written under each of
 	                                 * its names, because readers of the format look for each.
-	                                 * If this is false, the tensor is written once */
+	                                 * If this is false, the weight is written once. Tensors of
+	                                 * other families are written under each name in any case:
+	                                 * no reader ties them */
+	bool ties_states;               /* readers look for one state of the optimizer, one master
+	                                 * and one average of tied weights: those of the name that
+	                                 * the others are tied to. What the other names have is left
+	                                 * out if it is the same */
 	/* Returns whether the format has this type. NULL: it has all of them. */
 	bool (*has_type)(int32_t dtype);
 	/* Gives each tensor a file and an offset, which is a multiple of the size of its items, or

@@ -342,6 +342,7 @@ const struct shf_export_format shf_export_paddle_flex = {
 	.name = "paddle-fc",
 	.copies_files = true,
 	.families = true,
+	.ties_states = true,
 	.has_type = shf_paddle_has_type,
 	.place = flex_place,
 	.index = flex_index,

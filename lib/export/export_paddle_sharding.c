@@ -191,26 +191,6 @@ static int take_tensors(struct sharded *s)
 	return rc;
 }
 
-/* Takes all copies of tied tensors but those of weights out of the plan: they have no place in a
- * file. */
-static void leave_out(const struct sharded *s)
-{
-	struct shf_layout *l = &s->plan->out;
-	size_t n = 0;
-
-	for (size_t i = 0; i < l->tensors_n; i++) {
-		const struct shf_lt_tensor *t = &l->tensors[i];
-		const char *family = l->families[t->family].name;
-
-		if (t->family != s->families[MODEL] &&
-		    shf_layout_tied_to(&s->step->layout, family, t->name))
-			continue;
-		s->plan->from[n] = s->plan->from[i];
-		l->tensors[n++] = *t;
-	}
-	l->tensors_n = n;
-}
-
 /* Gives rank 0 the parameters of the first half of all bytes, and rank 1 the others. */
 static void halve_params(struct sharded *s)
 {
@@ -547,7 +527,6 @@ static int sharding_place(struct shf_export_plan *plan, struct sheaf_checkpoint 
 		rc = shf_paddle_leave_steps(plan, step, opts, err);
 	if (rc < 0)
 		return rc;
-	leave_out(&s);
 	order = shf_export_by_source(plan, step, err);
 	rc = order ? shf_paddle_check_names(&plan->out, err) : SHEAF_ENOMEM;
 	if (rc == 0)
@@ -573,6 +552,7 @@ const struct shf_export_format shf_export_paddle_sharding = {
 	.copies_files = true,
 	.families = true,
 	.copies_tied = true,
+	.ties_states = true,
 	.has_type = shf_paddle_has_type,
 	.place = sharding_place,
 };

@@ -179,6 +179,7 @@ const struct shf_export_format shf_export_paddle_unified = {
 	.name = "paddle-uc",
 	.copies_files = true,
 	.families = true,
+	.ties_states = true,
 	.has_type = unified_has_type,
 	.place = unified_place,
 	.index = unified_index,

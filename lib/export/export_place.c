@@ -21,6 +21,21 @@ static int source_order(const void *a, const void *b)
 	return (x->tensor > y->tensor) - (x->tensor < y->tensor);
 }
 
+void shf_export_count(struct shf_layout *l)
+{
+	for (size_t f = 0; f < l->families_n; f++) {
+		l->families[f].tensors_n = 0;
+		l->families[f].bytes = 0;
+	}
+	for (size_t i = 0; i < l->tensors_n; i++) {
+		struct shf_lt_family *fam = &l->families[l->tensors[i].family];
+
+		if (fam->tensors_n++ == 0)
+			fam->first_tensor = (uint32_t)i;
+		fam->bytes += l->tensors[i].bytes;
+	}
+}
+
 uint32_t *shf_export_by_source(struct shf_export_plan *plan, const struct sheaf_checkpoint *step,
                                struct sheaf_error *err)
 {
@@ -28,14 +43,11 @@ uint32_t *shf_export_by_source(struct shf_export_plan *plan, const struct sheaf_
 	struct source *list = shf_alloc(l->tensors_n, sizeof(*list));
 	uint32_t *order = shf_arena_alloc(&l->arena, l->tensors_n, sizeof(*order));
 
+	shf_export_count(l);
 	for (size_t i = 0; list && order && i < l->tensors_n; i++) {
 		const struct shf_lt_tensor *t = &step->layout.tensors[plan->from[i]];
-		struct shf_lt_family *fam = &l->families[l->tensors[i].family];
 
 		list[i] = (struct source){ t->off, l->tensors[i].family, t->file, (uint32_t)i };
-		if (fam->tensors_n++ == 0)
-			fam->first_tensor = (uint32_t)i;
-		fam->bytes += l->tensors[i].bytes;
 	}
 	if (list && order)
 		shf_records_sort(list, l->tensors_n, sizeof(*list), source_order);

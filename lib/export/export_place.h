@@ -4,6 +4,9 @@
 #define SHF_EXPORT_PLACE_H
 #include "export_format.h"
 
+/* Counts the tensors and bytes of each family, whose tensors follow one another. Until then none of
+ * them can be found by name. */
+void shf_export_count(struct shf_layout *l);
 /* Counts the tensors of each family of the plan, and lists all tensors, in the arena of the plan,
  * family by family: those of a family in the order in which they lie in the step, so that it is
  * read from its beginning to its end. NULL: no memory. */

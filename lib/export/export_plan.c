@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "export_plan.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "dtype.h"
@@ -12,6 +13,7 @@
 struct chosen {                 /* a tensor that is written */
 	const char *name;               /* borrowed from the step */
 	uint32_t from;
+	bool left;                      /* it is not written after all */
 };
 struct choice {                 /* what is written */
 	struct chosen *list;            /* owned; family by family, each in natural order */
@@ -28,7 +30,7 @@ static int chosen_order(const void *a, const void *b)
 static void choose(struct choice *c, const char *name, size_t from)
 {
 	c->names[from] = name;
-	c->list[c->n++] = (struct chosen){ name, (uint32_t)from };
+	c->list[c->n++] = (struct chosen){ name, (uint32_t)from, false };
 }
 
 /* Chooses the tensors of family f whose names begin with the prefix, in natural order of the names
@@ -57,6 +59,66 @@ static size_t choose_of_family(struct choice *c, const struct shf_layout *l, uin
 	return c->n - before;
 }
 
+/* Returns the chosen tensor <name><tail> of a family, or NULL. */
+static struct chosen *chosen_find(const struct choice *c, const struct shf_lt_family *fam,
+                                  const char *name, const char *tail)
+{
+	char whole[SHF_NAME_MAX + 20];
+	struct chosen want = { .name = whole };
+
+	snprintf(whole, sizeof(whole), "%s%s", name, tail);
+	return bsearch(&want, c->list + fam->first_tensor, fam->tensors_n, sizeof(want),
+	               chosen_order);
+}
+
+/* Leaves out what belongs to this second name of a weight in a family, if each of it is the same
+ * tensor as what belongs to the name that it is tied to. */
+static void leave_of_tied(const struct choice *c, const struct shf_lt_family *fam,
+                          const struct shf_lt_tied *tied)
+{
+	static const char *const tails[] = { "", "/moment1_0", "/moment2_0", "/step",
+		"/beta1_pow_acc_0", "/beta2_pow_acc_0" };
+
+	struct chosen *own[sizeof(tails) / sizeof(tails[0])];
+	size_t n = 0;
+
+	for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++) {
+		struct chosen *x = chosen_find(c, fam, tied->name, tails[i]);
+		const struct chosen *to = chosen_find(c, fam, tied->to, tails[i]);
+
+		if (x && (!to || to->from != x->from))
+			return;
+		if (x)
+			own[n++] = x;
+	}
+	while (n > 0)
+		own[--n]->left = true;
+}
+
+/* Leaves out the states, masters and averages that tied weights have in common, but for those of
+ * one name. */
+static void leave_ties(struct choice *c, struct shf_layout *out, const struct shf_layout *l)
+{
+	int64_t model = shf_layout_family(l, "model");
+	size_t n = 0;
+
+	for (size_t k = 0; k < l->tied_n; k++)
+		for (size_t f = 0; l->tied[k].family == model && f < out->families_n; f++)
+			if (strcmp(out->families[f].name, "model"))
+				leave_of_tied(c, &out->families[f], &l->tied[k]);
+	for (size_t f = 0; f < out->families_n; f++) {
+		struct shf_lt_family *fam = &out->families[f];
+		size_t i = fam->first_tensor, end = i + fam->tensors_n;
+
+		fam->first_tensor = (uint32_t)n;
+		for (; i < end; i++)
+			if (!c->list[i].left)
+				c->list[n++] = c->list[i];
+		fam->tensors_n = (uint32_t)(n - fam->first_tensor);
+	}
+	c->n = n;
+}
+
 /* Chooses tensors of families [first, end), and lists the families that have some of them. */
 static int choose_all(struct choice *c, struct shf_export_plan *plan,
                       const struct sheaf_checkpoint *step, const struct shf_export_opts *opts,
@@ -75,13 +137,17 @@ static int choose_all(struct choice *c, struct shf_export_plan *plan,
 	for (size_t f = first; f < end; f++) {
 		struct shf_lt_family fam = { .name = as ? as : l->families[f].name,
 			.first_tensor = (uint32_t)c->n };
+		bool copies = plan->format->copies_tied ||
+		              (strcmp(l->families[f].name, "model") && !opts->is_step);
 
 		fam.dir = strcmp(fam.name, "model") == 0 ? "." : fam.name;
 		fam.tensors_n = (uint32_t)choose_of_family(c, l, (uint32_t)f, opts->prefix,
-		                                           plan->format->copies_tied);
+		                                           copies);
 		if (fam.tensors_n)
 			out->families[out->families_n++] = fam;
 	}
+	if (plan->format->ties_states)
+		leave_ties(c, out, l);
 	if (l->tensors_n == 0)
 		return shf_fail(err, SHEAF_ELAYOUT, "%s: has no tensor that can be read; use sheaf "
 		                "show to see what it has", step->path);

@@ -37,6 +37,7 @@ struct place {                  /* of a tensor */
 	const char *file;               /* in the folder of the parameter, without .pt; NULL: it is
 	                                 * in the file of the model */
 	uint32_t record;                /* its number there */
+	bool left_out;
 };
 struct universal {              /* a checkpoint that is planned */
 	struct shf_export_plan *plan;
@@ -52,9 +53,9 @@ struct universal {              /* a checkpoint that is planned */
 
 /* ---- which tensors ---- */
 
-/* Finds <the first n bytes of name><tail> in a family of the source. */
-static const struct shf_lt_tensor *source_of(const struct universal *u, const char *family,
-                                             const char *name, size_t n, const char *tail)
+/* Finds <the first n bytes of name><tail> in a family of the plan. */
+static const struct shf_lt_tensor *planned_of(const struct universal *u, const char *family,
+                                              const char *name, size_t n, const char *tail)
 {
 	char whole[SHF_NAME_MAX + 32];
 	int64_t i;
@@ -62,8 +63,8 @@ static const struct shf_lt_tensor *source_of(const struct universal *u, const ch
 	if (n > SHF_NAME_MAX)
 		return NULL;
 	snprintf(whole, sizeof(whole), "%.*s%s", (int)n, name, tail);
-	i = shf_layout_find(&u->step->layout, family, whole);
-	return i < 0 ? NULL : &u->step->layout.tensors[i];
+	i = shf_layout_find(&u->plan->out, family, whole);
+	return i < 0 ? NULL : &u->plan->out.tensors[i];
 }
 
 static int unfit(const struct universal *u, const struct shf_lt_tensor *t, const char *why)
@@ -90,8 +91,8 @@ static int place_weight(const struct universal *u, const struct shf_lt_tensor *t
 {
 	size_t n = strlen(t->name);
 
-	if (!source_of(u, "optimizer", t->name, n, SHF_ADAM_MOMENT) ||
-	    source_of(u, "master_weights", t->name, n, ""))
+	if (!planned_of(u, "optimizer", t->name, n, SHF_ADAM_MOMENT) ||
+	    planned_of(u, "master_weights", t->name, n, ""))
 		return 0;
 	p->param_n = n;
 	p->file = "fp32";
@@ -109,7 +110,7 @@ static int place_master(const struct universal *u, const struct shf_lt_tensor *t
 	p->file = "fp32";
 	if (t->dtype != SHEAF_F32)
 		return unfit(u, t, "is a master weight, but not F32");
-	if (!source_of(u, "optimizer", t->name, n, SHF_ADAM_MOMENT))
+	if (!planned_of(u, "optimizer", t->name, n, SHF_ADAM_MOMENT))
 		return unfit(u, t, "is a master weight without moments, and DeepSpeed reads both "
 		                   "together");
 	return check_param_name(u, t, n);
@@ -118,15 +119,15 @@ static int place_master(const struct universal *u, const struct shf_lt_tensor *t
 /* Moments become F32, as DeepSpeed has them. */
 static int place_moment(const struct universal *u, struct shf_lt_tensor *t, const struct place *p)
 {
-	const struct shf_lt_tensor *w = source_of(u, "master_weights", t->name, p->param_n, "");
+	const struct shf_lt_tensor *w = planned_of(u, "master_weights", t->name, p->param_n, "");
 
-	w = w ? w : source_of(u, "model", t->name, p->param_n, "");
+	w = w ? w : planned_of(u, "model", t->name, p->param_n, "");
 	if (!w || w->items.ndim != t->items.ndim ||
 	    memcmp(w->items.dim, t->items.dim, (size_t)t->items.ndim * sizeof(t->items.dim[0])))
 		return unfit(u, t, "is a state of the optimizer for a parameter that has no "
 		                   "weights, or weights of another shape");
-	if (!source_of(u, "optimizer", t->name, p->param_n, SHF_ADAM_MOMENT) ||
-	    !source_of(u, "optimizer", t->name, p->param_n, "/moment2_0"))
+	if (!planned_of(u, "optimizer", t->name, p->param_n, SHF_ADAM_MOMENT) ||
+	    !planned_of(u, "optimizer", t->name, p->param_n, "/moment2_0"))
 		return unfit(u, t, "is a state of a parameter that has not both moments of Adam");
 	if (t->dtype == SHEAF_BF16 || t->dtype == SHEAF_F16) {
 		t->dtype = SHEAF_F32;
@@ -137,8 +138,7 @@ static int place_moment(const struct universal *u, struct shf_lt_tensor *t, cons
 }
 
 /* The powers of the betas, which Paddle has, follow from the betas and the number of updates. */
-static int place_state(const struct universal *u, struct shf_lt_tensor *t, struct place *p,
-                       bool *left_out)
+static int place_state(const struct universal *u, struct shf_lt_tensor *t, struct place *p)
 {
 	static const struct { const char *ours, *theirs; } names[] = {
 		{ "moment1_0", "exp_avg" }, { "moment2_0", "exp_avg_sq" }, { "step", "step" },
@@ -152,8 +152,8 @@ static int place_state(const struct universal *u, struct shf_lt_tensor *t, struc
 	if (!p->file)
 		return unfit(u, t, "is a state of the optimizer that DeepSpeed's Adam does not "
 		                   "have");
-	*left_out = !*p->file || (u->step_is_asked && strcmp(kind, "step") == 0);
-	if (*left_out)
+	p->left_out = !*p->file || (u->step_is_asked && strcmp(kind, "step") == 0);
+	if (p->left_out)
 		return 0;
 	if (strcmp(kind, "step"))
 		return place_moment(u, t, p) < 0 ? SHEAF_EINVAL
@@ -162,40 +162,54 @@ static int place_state(const struct universal *u, struct shf_lt_tensor *t, struc
 	     : unfit(u, t, "is the number of updates of a parameter, but not one F32");
 }
 
-/* Decides where each tensor goes, and takes those out of the plan that go nowhere. */
-static int choose_places(struct universal *u)
+/* Takes the tensors that go nowhere out of the plan. */
+static void leave_out(struct universal *u)
 {
 	struct shf_layout *l = &u->plan->out;
 	uint32_t records = 0;
 	size_t n = 0;
+
+	for (size_t i = 0; i < l->tensors_n; i++) {
+		struct place p = u->places[i];
+
+		if (p.left_out)
+			continue;
+		p.record = p.file ? 0 : records++;
+		u->places[n] = p;
+		u->plan->from[n] = u->plan->from[i];
+		l->tensors[n++] = l->tensors[i];
+	}
+	l->tensors_n = n;
+}
+
+/* Decides where each tensor goes, and takes those out of the plan that go nowhere. */
+static int choose_places(struct universal *u)
+{
+	struct shf_layout *l = &u->plan->out;
 	int rc = 0;
 
 	u->places = shf_arena_alloc(&l->arena, l->tensors_n, sizeof(*u->places));
 	if (!u->places)
 		return shf_fail(u->err, SHEAF_ENOMEM, "no memory to place %zu tensors",
 		                l->tensors_n);
+	shf_export_count(l);
 	for (size_t i = 0; i < l->tensors_n && rc == 0; i++) {
 		struct shf_lt_tensor *t = &l->tensors[i];
 		const char *family = l->families[t->family].name;
-		struct place p = { .file = NULL };
-		bool left_out = false;
+		struct place *p = &u->places[i];
 
+		*p = (struct place){ .file = NULL };
 		if (strcmp(family, "model") == 0)
-			rc = place_weight(u, t, &p);
+			rc = place_weight(u, t, p);
 		else if (strcmp(family, "master_weights") == 0)
-			rc = place_master(u, t, &p);
+			rc = place_master(u, t, p);
 		else if (strcmp(family, "optimizer") == 0)
-			rc = place_state(u, t, &p, &left_out);
+			rc = place_state(u, t, p);
 		else
-			left_out = true;
-		if (left_out)
-			continue;
-		p.record = p.file ? 0 : records++;
-		u->places[n] = p;
-		u->plan->from[n] = u->plan->from[i];
-		l->tensors[n++] = *t;
+			p->left_out = true;
 	}
-	l->tensors_n = n;
+	if (rc == 0)
+		leave_out(u);
 	return rc;
 }
 
@@ -491,8 +505,8 @@ static bool needs_step(const struct universal *u, size_t i)
 	const struct place *p = &u->places[i];
 
 	return p->file && strcmp(p->file, "exp_avg") == 0 &&
-	       (u->step_is_asked || !source_of(u, "optimizer", u->plan->out.tensors[i].name,
-	                                       p->param_n, "/step"));
+	       (u->step_is_asked || !planned_of(u, "optimizer", u->plan->out.tensors[i].name,
+	                                        p->param_n, "/step"));
 }
 
 static int make_files(struct universal *u)
@@ -528,7 +542,7 @@ static int make_files(struct universal *u)
 /* Checks that there is something to go on from. */
 static int check_moments(const struct universal *u)
 {
-	const struct shf_layout *l = &u->step->layout;
+	const struct shf_layout *l = &u->plan->out;
 	bool has = false;
 
 	for (size_t i = 0; i < l->tensors_n; i++)
@@ -569,6 +583,7 @@ const struct shf_export_format shf_export_universal = {
 	.is_divided = true,
 	.copies_files = true,
 	.families = true,
+	.ties_states = true,
 	.has_type = shf_torch_has_type,
 	.place = universal_place,
 };

@@ -2254,6 +2254,13 @@ skipped("export_dir_not_synced", "the names of an export are not durable before 
 bug("tied_name_lost", "an export lacks tied names, which readers of the format look for",
     "export/export_plan.c:choose_of_family", "(copies || !c->names[of])",
     "((copies && !MUTANT) || !c->names[of])", "sim/test_export_formats: a_tied_name")
+bug("tied_state_lost", "moments that are one array are exported under one of their names",
+    "export/export_plan.c:choose_all", '"model") && !opts->is_step',
+    '"model") && !opts->is_step && !MUTANT',
+    "sim/test_export_sharding: states_that_are_one_array")
+bug("tied_state_that_differs_lost", "the state of a tied weight is left out, though it is another",
+    "export/export_plan.c:leave_of_tied", "to->from != x->from", "(to->from != x->from && !MUTANT)",
+    "sim/test_export_sharding: states_of_tied_weights_that_differ")
 bug("export_not_compared", "what an earlier export finished is taken for right",
     "export/export_pass.c:chunk_compare", "(uint64_t)got != some || memcmp(",
     "(uint64_t)got != some || !MUTANT && memcmp(",

@@ -306,6 +306,106 @@ TEST(without_moments_there_is_no_trainer_to_go_on)
 	simdisk_free(disk);
 }
 
+/* ---- states that are one array ---- */
+
+static const char *const states[] = { "a/moment1_0", "a/moment2_0", "b/moment1_0", "b/moment2_0" };
+enum { APART, TOGETHER, CROSSED, TIES_N };
+
+/* Two weights whose moments are one array, such as zeros before the first update. The weights are
+ * apart, or tied. CROSSED: they are tied, and their first moments differ. */
+static void hold_one_array(struct hand *h)
+{
+	int ties = h->play->variant;
+
+	hand_add(h, "model", "a", SHEAF_F32, 2, 7, 2);
+	if (ties == APART)
+		hand_add(h, "model", "b", SHEAF_F32, 2, 7, 2);
+	else if (!h->play->path)
+		hand_add(h, "model", "b", SHEAF_F32, 2, 7, 2)->tied_to = "a";
+	for (int i = 0; i < (ties == APART || !h->play->path ? 4 : 2); i++) {
+		struct sheaf_slice *s = hand_add(h, "optimizer", states[i], SHEAF_F32, 2, 7, 2);
+
+		if (!h->play->path && i > 0 && !(ties == CROSSED && i == 2))
+			s->tied_to = states[0];
+		hand_as(h, "optimizer", states[0]);
+	}
+}
+
+static struct simdisk *saved_one_array(int ties)
+{
+	struct play p = hands_play(simdisk_new(4, SIMDISK_EXT4), 1, hold_one_array);
+
+	p.variant = ties;
+	p.step = 40;
+	SAVED(p);
+	return p.disk;
+}
+
+static const char *const with_states[] = { "hf", "paddle-uc", "paddle-fc", "sharding-io",
+	"deepspeed-universal", "megatron" };
+enum { HF, UC, WITH_STATES = sizeof(with_states) / sizeof(with_states[0]) };
+
+/* Only weights are tied by what reads a format, and with a weight what belongs to it. */
+TEST(states_that_are_one_array_are_written_under_each_of_their_names)
+{
+	for (int i = 0; i < WITH_STATES; i++) {
+		struct simdisk *disk = saved_one_array(APART);
+		struct written e;
+
+		as(with_states[i]);
+		if (i == HF)
+			how.family = how.as = "optimizer";
+		e = write_by(disk, process(disk), FROM, export);
+		CHECK_RC(e.rc, 0, &e.err);
+		if (i == HF) {
+			CHECK_INT(e.report.loaded, 4);
+		} else {
+			struct play p = foreign_play(disk, TO, 1, hold_one_array);
+
+			p.flags = 0;    /* there are powers and numbers of updates */
+			LOADED(p);
+		}
+		simdisk_free(disk);
+	}
+}
+
+TEST(tied_weights_have_one_state)
+{
+	for (int i = UC; i < WITH_STATES - 1; i++) {
+		struct simdisk *disk = saved_one_array(TOGETHER);
+		struct written e;
+		struct play p;
+
+		as(with_states[i]);
+		e = write_by(disk, process(disk), FROM, export);
+		CHECK_RC(e.rc, 0, &e.err);
+		if (i == UC)
+			CHECK(!has_text(disk, "optimizer.safetensors.index.json", "\"b/moment"));
+		p = foreign_play(disk, TO, 1, hold_one_array);
+		p.variant = TOGETHER;
+		p.flags = 0;
+		LOADED(p);
+		simdisk_free(disk);
+	}
+}
+
+TEST(states_of_tied_weights_that_differ_are_not_left_out)
+{
+	struct simdisk *disk = saved_one_array(CROSSED);
+	struct written e;
+
+	as("sharding-io");
+	e = write_by(disk, process(disk), FROM, export);
+	CHECK_RC(e.rc, SHEAF_EINVAL, &e.err);
+	CHECK(strstr(e.err.msg, "tensor b/moment1_0: is of a weight that is tied") != NULL);
+	as("paddle-uc");
+	e = write_by(disk, process(disk), FROM, export);
+	CHECK_RC(e.rc, 0, &e.err);
+	CHECK(has_text(disk, "optimizer.safetensors.index.json", "\"b/moment1_0\""));
+	CHECK(has_text(disk, "optimizer.safetensors.index.json", "\"b/moment2_0\""));
+	simdisk_free(disk);
+}
+
 /* ---- each allocation ---- */
 
 TEST(each_allocation_may_fail)
