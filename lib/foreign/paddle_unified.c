@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Unified checkpoints of PaddleNLP and PaddleFormers: directories of safetensors files of up to
- * three kinds (model, master_weights, optimizer), each with an index. Merged ones have whole
+ * three kinds (model, master_weights, optimizer), each with an index. sheaf export writes other
+ * families in the same way, such as averages. Merged ones have whole
  * tensors. With ignore_merge_optimizer each rank wrote a file of its own of the last two kinds, and
  * the index has no weight_map. PaddleNLP labels bfloat16 as U16, and Paddle has no other 16-bit
  * integers without a sign.
@@ -360,11 +361,11 @@ static bool is_rank_file(const char *name, const char *kind, struct shf_pd_rank 
 
 /* ---- the directory ---- */
 
-/* Reads all files of the current kind. */
+/* Reads all files of the current kind, whose index has been read. */
 static int unified_kind(struct unified *u)
 {
 	unsigned i, of, shards = 0, want = 0;
-	int rc = read_index(u);
+	int rc = 0;
 
 	for (size_t k = 0; k < shf_listing_n(&u->names) && rc == 0; k++) {
 		const char *name = shf_listing_at(&u->names, k);
@@ -407,6 +408,58 @@ static int unified_kind(struct unified *u)
 	return rc;
 }
 
+/* Whether the index has a map, and all files in it are called as those of its kind. */
+static bool is_index_of_kind(const struct unified *u)
+{
+	const struct shf_index *list = &u->index.list;
+	unsigned i, of;
+
+	for (size_t k = 0; k < list->n; k++)
+		if (!is_shard(list->entries[k].file, u->kind, &i, &of))
+			return false;
+	return list->n > 0;
+}
+
+/* Returns the family of an index that is of none of Paddle's kinds, or NULL. family: receives its
+ * name. */
+static const char *family_of_index(char family[64], const char *name)
+{
+	size_t n = strlen(name), m = strlen(INDEX_TAIL);
+
+	if (n <= m || n - m >= 64 || strcmp(name + n - m, INDEX_TAIL))
+		return NULL;
+	snprintf(family, 64, "%.*s", (int)(n - m), name);
+	for (size_t k = 0; k < KINDS; k++)
+		if (strcmp(family, kinds[k].kind) == 0)
+			return NULL;
+	return shf_family_is_valid(family) ? family : NULL;
+}
+
+/* Reads the families that have an index and are not Paddle's. */
+static int unified_families(struct unified *u)
+{
+	int rc = 0;
+
+	for (size_t k = 0; k < shf_listing_n(&u->names) && rc == 0; k++) {
+		const char *name = shf_listing_at(&u->names, k);
+		char text[64];
+		const char *family = family_of_index(text, name);
+
+		if (!family)
+			continue;
+		family = shf_arena_strdup(&u->f->arena, family, strlen(family));
+		u->kind = u->family = family;
+		rc = family ? read_index(u) : unified_no_memory(u);
+		if (rc == 0 && is_index_of_kind(u))
+			rc = unified_kind(u);
+		else if (rc == 0)
+			rc = shf_foreign_note(u->f, u->err, name, strlen(name), "does not list "
+			                      "files %s-<number>-of-<number>.safetensors, and is "
+			                      "not read", family);
+	}
+	return rc;
+}
+
 /* Notes where the weights of the model and their masters are, if one of them is left out. */
 static int unified_masters(struct unified *u, bool masters)
 {
@@ -430,9 +483,13 @@ static int open_unified(struct shf_foreign *f, struct sheaf_error *err)
 	for (size_t k = 0; k < KINDS && rc == 0; k++) {
 		u.kind = kinds[k].kind;
 		u.family = kinds[k].family;
-		rc = unified_kind(&u);
+		rc = read_index(&u);
+		if (rc == 0)
+			rc = unified_kind(&u);
 		masters |= u.index.masters;
 	}
+	if (rc == 0)
+		rc = unified_families(&u);
 	if (rc == 0)
 		rc = shf_pd_parts_join(&u.parts, err);
 	if (rc == 0)

@@ -2149,6 +2149,9 @@ bug("halves_in_a_row", "the halves of a fused weight of tensor-parallel ranks ar
 bug("listed_not_found", "a tensor that the index lists and no file has is passed over",
     "foreign/paddle_unified.c:check_listed", "!u->index.seen[i] && !u->index.quantised",
     "!u->index.seen[i] && !u->index.quantised && !MUTANT", UNIFIED + "files_that_do_not_fit")
+bug("family_of_index_not_read", "averages in a unified checkpoint of Paddle are passed over",
+    "foreign/paddle_unified.c:unified_families", "if (!family)", "if (!family || MUTANT)",
+    UNIFIED + "another_family_with_an_index")
 bug("family_model_twice", "the family of the model is not the first one",
     "foreign/foreign_model.c:shf_foreign_add_tensor", 'strcmp(x.family, "model") ?',
     '(strcmp(x.family, "model") || MUTANT) ?', UNIFIED + "the_family_of_the_model")

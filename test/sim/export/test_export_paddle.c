@@ -268,6 +268,23 @@ TEST(averages_have_the_names_of_master_weights_where_there_are_any)
 	simdisk_free(disk);
 }
 
+TEST(a_unified_checkpoint_has_every_family)
+{
+	const struct shf_export_opts how = whole(UC, 0, 0);
+
+	for (int variant = 2; variant <= 3; variant++) {        /* averages, and a teacher */
+		struct simdisk *disk = saved_with(variant);
+		struct sheaf_error err;
+		int rc = run_from(disk, "run/checkpoint-3", &how, &err);
+		struct play p = foreign_play(disk, TO, 2, averaged);
+
+		CHECK_RC(rc, 0, &err);
+		p.variant = variant;
+		LOADED(p);
+		simdisk_free(disk);
+	}
+}
+
 TEST(names_that_would_not_come_back_are_refused)
 {
 	static const char *const says[] = { "tensor w.exp_avg: in format paddle-fc this name in "

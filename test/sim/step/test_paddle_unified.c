@@ -120,6 +120,64 @@ TEST(all_families_of_a_merged_checkpoint_load_in_any_layout)
 	foreign_loads(merged(), DIR_UC, 4, held, 1, 4);
 }
 
+/* ---- families that Paddle does not have ---- */
+
+static const struct st_part average[] = { { "a.w", "ema", SHEAF_F32, 2, { 12, 10 }, 0 } };
+
+static struct simdisk *with_averages(const char *index)
+{
+	struct simdisk *disk = merged();
+
+	put_st(disk, "ema-00001-of-00001.safetensors", average, 1);
+	put_text(disk, "ema.safetensors.index.json", index);
+	return disk;
+}
+
+static void held_averages(struct hand *h)
+{
+	held(h);
+	hand_cut(hand_add(h, "ema", "a.w", SHEAF_F32, 2, 12, 10), 0, h->rank, h->ranks);
+	hand_as(h, "model", "ema");
+}
+
+#define AVERAGES "{\"weight_map\":{\"a.w\":\"ema-00001-of-00001.safetensors\"}}"
+
+TEST(another_family_with_an_index_is_read)
+{
+	foreign_loads(with_averages(AVERAGES), DIR_UC, 4, held_averages, 0, 5);
+}
+
+TEST(an_index_that_is_of_no_family_is_noted_or_ignored)
+{
+	static const struct { const char *name, *index; } others[] = {
+		{ "ema", "{\"weight_map\":{\"a.w\":\"model-00001-of-00002.safetensors\"}}" },
+		{ "ema", "{\"weight_map\":{}}" }, { "ema", "{}" },
+		{ "Ema", AVERAGES }, { "a.b", AVERAGES }, { "", AVERAGES }, { "_x", AVERAGES },
+		{ "a_name_of_more_than_thirty_two_bytes", AVERAGES },
+		{ "a_name_that_has_more_bytes_than_any_buffer_for_names_of_families_has_room_for",
+		  AVERAGES },
+	};
+
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+		struct simdisk *disk = merged();
+		struct sheaf_error err;
+		char name[150], note[400];
+		bool is_family = strcmp(others[i].name, "ema") == 0;
+
+		snprintf(name, sizeof(name), "%s.safetensors.index.json", others[i].name);
+		put_text(disk, name, others[i].index);
+		CHECK_RC(foreign_opens(disk, DIR_UC, name, note, &err), 0, &err);
+		CHECK_INT(strstr(note, "and is not read") != NULL, is_family);
+		simdisk_free(disk);
+	}
+	foreign_refused(with_averages("{\"weight_map\":{\"a.w\":"
+	                              "\"ema-00002-of-00002.safetensors\"}}"), DIR_UC,
+	                "names ema-00002-of-00002.safetensors, which is missing");
+	foreign_refused(with_averages("{\"weight_map\":{\"b\":"
+	                              "\"ema-00001-of-00001.safetensors\"}}"), DIR_UC,
+	                "says that b is in ema-00001-of-00001.safetensors, but it is not");
+}
+
 TEST(the_family_of_the_model_comes_first)
 {
 	static const char *const names[] = { "model", "master_weights", "optimizer" };
