@@ -167,13 +167,15 @@ static int complete_fact(struct shf_foreign *f, const struct shf_listing *l,
 int shf_paddle_facts(struct shf_foreign *f, const struct shf_listing *l, struct sheaf_error *err)
 {
 	static const struct { const char *file, *prefix; } files[] = {
-		{ "trainer_state.bin", "trainer_state" }, { "scheduler.pdparams", "scheduler" },
-		{ "scaler.pdparams", "scaler" } };
+		{ "scheduler.pdparams", "scheduler" }, { "scaler.pdparams", "scaler" } };
 	uint64_t n = count_names(l, "rng_state_");
 	int rc = complete_fact(f, l, err);
 
+	/* sheaf export writes both of them, with the same values. */
 	if (rc == 0 && shf_listing_has(l, "trainer_state.json"))
 		rc = shf_foreign_json_notes(f, NULL, "trainer_state.json", "trainer_state", err);
+	else if (rc == 0 && shf_listing_has(l, "trainer_state.bin"))
+		rc = pickle_facts(f, "trainer_state.bin", "trainer_state", err);
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]) && rc == 0; i++)
 		if (shf_listing_has(l, files[i].file))
 			rc = pickle_facts(f, files[i].file, files[i].prefix, err);

@@ -267,6 +267,22 @@ TEST(what_is_left_out_is_noted)
 	}
 }
 
+TEST(the_state_of_the_trainer_is_noted_once)
+{
+	struct simdisk *disk = merged();
+	struct sheaf_error err;
+	char note[400];
+
+	put_text(disk, "trainer_state.json", "{\"global_step\": 40}");
+	put_text(disk, "trainer_state.bin", "\x80\x02}U\x0bglobal_stepK\x29s.");
+	CHECK_RC(foreign_opens(disk, DIR_UC, "trainer_state.global_step", note, &err), 0, &err);
+	CHECK_STR(note, "40");
+	CHECK_INT(simdisk_remove(disk, DIR_UC "/trainer_state.json"), 0);
+	CHECK_RC(foreign_opens(disk, DIR_UC, "trainer_state.global_step", note, &err), 0, &err);
+	CHECK_STR(note, "41");
+	simdisk_free(disk);
+}
+
 TEST(it_is_said_whether_the_save_has_finished)
 {
 	static const char two[] = "{\"world_size\":2,\"remove_master_weight\":true}";
