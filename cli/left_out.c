@@ -65,14 +65,44 @@ static void name_others(struct names *x, const char *src)
 		closedir(d);
 }
 
-/* Names the attached files of a step that are not in DST. */
-static void name_attached(struct names *x, struct sheaf_checkpoint *step)
+static FILE *open_in(const char *dir, const char *file)
+{
+	char path[4300];
+
+	return snprintf(path, sizeof(path), "%s/%s", dir, file) < (int)sizeof(path)
+	       ? fopen(path, "rb") : NULL;
+}
+
+/* Returns whether a file in DST has the bytes of the file of the same name in src, or the latter
+ * cannot be read. DST may have a file of its own under this name, or a folder. */
+static bool is_same(const char *src, const char *dst, const char *file)
+{
+	FILE *a = open_in(src, file), *b = open_in(dst, file);
+	bool same = a == NULL || b != NULL;
+	char of_a[4096], of_b[4096];
+	size_t n = 1;
+
+	while (a && same && n > 0) {
+		n = fread(of_a, 1, sizeof(of_a), a);
+		same = fread(of_b, 1, sizeof(of_b), b) == n && memcmp(of_a, of_b, n) == 0;
+	}
+	if (a)
+		fclose(a);
+	if (b)
+		fclose(b);
+	return same;
+}
+
+/* Names the attached files of a step, which lies at src, that are not in DST. The copy of
+ * config.json may have other bytes. */
+static void name_attached(struct names *x, struct sheaf_checkpoint *step, const char *src)
 {
 	const char *file;
 	uint64_t bytes;
 
 	for (size_t i = 0; sheaf_checkpoint_file_at(step, i, &file, &bytes, NULL) == 0; i++)
-		if (!cli_has(x->dst, file))
+		if (!cli_has(x->dst, file) ||
+		    (strcmp(file, "config.json") && !is_same(src, x->dst, file)))
 			names_add(x, file);
 }
 
@@ -117,7 +147,7 @@ void cli_say_left_out(const struct cli_args *a, const struct cli_step *s, const 
 	    cli_has(dst, "."))
 		name_others(&x, info.path);
 	else if (!is_gguf)
-		name_attached(&x, s->step);
+		name_attached(&x, s->step, info.path);
 	names_end(&x);
 	say_notes(a, s->step, dst);
 }

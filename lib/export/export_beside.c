@@ -67,15 +67,30 @@ static int copy_config(const struct shf_sys *sys, int in, int out, uint64_t byte
 	return put < 0 ? (int)put : shf_sys_fsync(sys, out);
 }
 
-/* Returns whether the export writes a file of this name itself. */
-static bool is_replaced(const struct shf_export_beside *b, const char *name)
+static bool is_planned(const struct shf_export_plan *plan, const char *name)
 {
-	const struct shf_export_small *small;
-
-	for (size_t i = 0; b->plan && (small = shf_export_small(b->plan, i)); i++)
-		if (strcmp(small->name, name) == 0)
+	for (size_t f = 0; f < plan->out.files_n; f++)
+		if (strcmp(plan->files[f].name, name) == 0)
 			return true;
 	return false;
+}
+
+/* Returns whether a file of this name cannot be copied, because the export writes a file or folder
+ * of this name itself. Its folders, small files and indexes are there already; its files of tensors
+ * are not, and begin under another name. A .distcp file in any format would be taken for one of
+ * torch.distributed.checkpoint. */
+static bool is_replaced(const struct shf_export_beside *b, const char *name)
+{
+	static const char part[] = SHF_EXPORT_PART, distcp[] = ".distcp";
+	size_t n = strlen(name), m = sizeof(distcp) - 1;
+	struct shf_stat st;
+
+	if (!b->plan)
+		return false;
+	return (n >= m && strcmp(name + n - m, distcp) == 0) || is_planned(b->plan, name) ||
+	       (strncmp(name, part, sizeof(part) - 1) == 0 &&
+	        is_planned(b->plan, name + sizeof(part) - 1)) ||
+	       shf_sys_stat(b->sys, b->dir, name, false, &st) >= 0;
 }
 
 /* Returns whether the step that is written can have this file as an attached file. */

@@ -9,8 +9,9 @@ struct shf_export_beside {
 	const struct shf_sys *sys;      /* borrowed */
 	int dir;                        /* descriptor of the directory that gets them */
 	const char *path;               /* its path, for messages */
-	const struct shf_export_plan *plan;     /* its small files replace those of the same names;
-	                                         * NULL: there are none */
+	const struct shf_export_plan *plan;     /* of an export: files that meet a name of the plan,
+	                                         * or one that is in the directory, are not copied.
+	                                         * NULL: all are */
 	/* Of an import: the layout of the step that gets them. Files that cannot be attached to
 	 * this step are left out. NULL: the directory is no step. */
 	const struct shf_layout *step;

@@ -31,8 +31,8 @@ struct shf_export_format {
 	 * out, write moments in another type, and add families that have no tensors. */
 	int (*place)(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
 	             const struct shf_export_opts *opts, struct sheaf_error *err);
-	/* Makes index i, counted from 0: a small file that is written after all others. Unlike the
-	 * small files of shf_export_small_add, an index is made when it is written. Returns its
+	/* Makes index i, counted from 0: a small file that is written after those of
+	 * shf_export_small_add. Unlike them, an index is made when it is written. Returns its
 	 * name, which may begin with folders that files of the plan are in, or NULL if there are no
 	 * more. Sets *rc after a failure. The function may be NULL. */
 	const char *(*index)(struct shf_export_plan *plan, const struct shf_export_opts *opts,

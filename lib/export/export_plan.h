@@ -21,7 +21,8 @@ struct shf_export_file {
 	struct shf_buf holes;           /* owned; struct shf_export_hole, in order of place */
 	uint64_t bytes;                 /* of the whole file */
 };
-struct shf_export_small {       /* a small file that is written after the files of tensors */
+#define SHF_EXPORT_PART "part-" /* begins the names of files that an export has not finished */
+struct shf_export_small {       /* a small file that is written before the files of tensors */
 	const char *name;               /* in the arena of the layout, or static */
 	struct shf_buf bytes;           /* owned */
 };

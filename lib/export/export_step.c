@@ -32,9 +32,9 @@ static int put_small_files(struct shf_export_dir *d, struct shf_export *x, struc
 	return rc;
 }
 
-/* Writes everything into DIR.partial, and renames it, or the one file in it, to DIR. The other
- * files come first: if one of them cannot be copied, that is known before the tensors are
- * written. */
+/* Writes everything into DIR.partial, and renames it, or the one file in it, to DIR. The files of
+ * tensors come last: if another one cannot be written, that is known before. Copies come after
+ * the small files, because a file whose name one of these has is not copied. */
 static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_error *err)
 {
 	const struct shf_export_format *format = x->plan.format;
@@ -48,11 +48,13 @@ static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_err
 	for (size_t i = 0; dirs && i < families; i++)
 		dirs[i] = d->dir;       /* names of files begin with their folders */
 	x->dirs = dirs;
-	x->part = "part-";
+	x->part = SHF_EXPORT_PART;
 	x->path = d->path;
 	x->partial = d->partial;
 	if (rc == 0)
 		rc = shf_export_targets_make(x, err);
+	if (rc == 0)
+		rc = put_small_files(d, x, err);
 	if (rc == 0 && format->copies_files)
 		rc = shf_export_beside_copy(&beside, x->step, err);
 	shf_export_beside_release(&beside);
@@ -60,8 +62,6 @@ static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_err
 		rc = shf_export_files(x, err);
 	if (rc == 0 && !x->step->sound)
 		rc = shf_step_check_unchanged(x->step, err);
-	if (rc == 0)
-		rc = put_small_files(d, x, err);
 	if (rc == 0)
 		rc = format->is_file ? shf_export_dir_publish_file(d, x->plan.files[0].name, err)
 		                     : shf_export_dir_publish(d, err);

@@ -182,6 +182,11 @@ has 'and it is said which files it has no place for' err \
 t 0 'and as a directory' "$SHEAF" export attached@1 attached.dcp --format dcp
 [ -f attached.dcp/config.json ] && ! grep -q 'not copied' "$T/err"
 result $? 'which has them'
+mkdir meets && cp one/model.safetensors meets/ && echo x >meets/.metadata
+t 0 'a file that has the name of one of DCP is attached' "$SHEAF" import meets metrun@1
+t 0 'and not copied where DCP has its own' "$SHEAF" export metrun@1 met.dcp --format dcp
+has 'which is said' err 'met.dcp: these were not copied: .metadata'
+t 0 'and the checkpoint is whole' "$SHEAF" diff metrun@1 met.dcp
 t 0 'a directory of DCP is exported in files of some size' \
 	"$SHEAF" export dst out.dcp --format dcp --max-shard-size 4K
 [ -f out.dcp/.metadata ] && [ -f out.dcp/__0_1.distcp ] && [ ! -e out.dcp.partial ]

@@ -2281,6 +2281,10 @@ bug("export_source_changes", "a source that changes while it is read is exported
 bug("export_copy_changes", "a file that changes while it is copied is exported as it was read",
     "export/export_beside.c:copy_open", "if (!shf_stat_is_same(&was, &is))",
     "if (!shf_stat_is_same(&was, &is) && !MUTANT)", EXPORT + "a_file_beside_the_source")
+bug("export_meets_attached", "an attached file is copied to the name of a file of tensors",
+    "export/export_beside.c:is_replaced", "is_planned(b->plan, name) ||",
+    "(!MUTANT && is_planned(b->plan, name)) ||",
+    "sim/test_export_sharding: attached_files_that_meet")
 bug("export_from_cache", "what an earlier export finished is compared with the page cache",
     "export/export_pass.c:read_disk", "if (t->direct >= 0)", "if (t->direct >= 0 && !MUTANT)",
     EXPORT + "a_finished_file_is_compared_past")

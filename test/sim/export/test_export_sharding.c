@@ -406,6 +406,70 @@ TEST(states_of_tied_weights_that_differ_are_not_left_out)
 	simdisk_free(disk);
 }
 
+/* ---- attached files ---- */
+
+static const struct meeting {   /* an attached file, and a format that writes such a name */
+	const char *name, *format;
+} meetings[] = {
+	{ ".metadata", "dcp" }, { "__0_0.distcp", "dcp" }, { "part-__0_0.distcp", "dcp" },
+	{ "latest_checkpointed_iteration.txt", "megatron" }, { "iter_0000040", "megatron" },
+	{ "model_state", "paddle-fc" }, { "0_0.distcp", "sharding-io" },
+	{ "model_meta.json", "sharding-io" }, { "optimizer.shard01.pdopt", "sharding-io" },
+	{ "part-optimizer.shard01.pdopt", "sharding-io" }, { ".sheaf-export", "sharding-io" },
+	{ "latest_universal", "deepspeed-universal" },
+	{ "global_step40_universal", "deepspeed-universal" },
+};
+static const struct meeting *met;
+
+static void attach_met(struct hand *h, struct sheaf_save *save)
+{
+	struct sheaf_error err;
+
+	(void)h;
+	CHECK_RC(shf_save_attach(save, met->name, "attached", 8, &err), 0, &err);
+	CHECK_RC(shf_save_attach(save, "kept.txt", "kept", 4, &err), 0, &err);
+}
+
+/* Returns whether the export has the bytes of the attached file. */
+static bool has_attached(struct simdisk *disk)
+{
+	char path[100];
+	size_t n = 0;
+	char *bytes;
+	bool is;
+
+	snprintf(path, sizeof(path), TO "/%s", met->name);
+	bytes = simdisk_get(disk, path, &n);
+	is = bytes && n == 8 && memcmp(bytes, "attached", n) == 0;
+	free(bytes);
+	return is;
+}
+
+TEST(attached_files_that_meet_names_of_the_format_are_left_out)
+{
+	for (size_t i = 0; i < sizeof(meetings) / sizeof(meetings[0]); i++) {
+		struct play p = hands_play(simdisk_new(4, SIMDISK_EXT4), 1, hold_one_array);
+		struct simdisk *disk = p.disk;
+		struct written e;
+
+		met = &meetings[i];
+		p.during = attach_met;
+		p.step = 40;
+		SAVED(p);
+		as(met->format);
+		e = write_by(disk, process(disk), FROM, export);
+		CHECK_RC(e.rc, 0, &e.err);
+		CHECK(!has_attached(disk));
+		CHECK(has_text(disk, "kept.txt", "kept"));
+		p = foreign_play(disk, TO, 1, hold_one_array);
+		p.flags = 0;            /* there are powers and numbers of updates */
+		p.variant = APART;
+		if (strcmp(met->format, "dcp"))         /* which names families otherwise */
+			LOADED(p);
+		simdisk_free(disk);
+	}
+}
+
 /* ---- each allocation ---- */
 
 TEST(each_allocation_may_fail)
