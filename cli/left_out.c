@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define NAMES_SAID 10           /* maximum number of names printed */
 
@@ -51,15 +52,21 @@ static bool has_tensors(const char *name)
 	return false;
 }
 
-/* Names the files and folders of a foreign checkpoint's directory that were not copied. */
+/* Names the files and folders of a foreign checkpoint's directory that were not copied. DST may be
+ * one of these folders itself. */
 static void name_others(struct names *x, const char *src)
 {
+	struct stat dst, st;
 	struct dirent *e;
 	DIR *d = opendir(src);
 
+	if (stat(x->dst, &dst) < 0)
+		dst = (struct stat){ 0 };
 	while (d && (e = readdir(d)))
 		if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && !has_tensors(e->d_name) &&
-		    !cli_has(x->dst, e->d_name))
+		    !cli_has(x->dst, e->d_name) &&
+		    !(fstatat(dirfd(d), e->d_name, &st, 0) == 0 && st.st_ino == dst.st_ino &&
+		      st.st_dev == dst.st_dev))
 			names_add(x, e->d_name);
 	if (d)
 		closedir(d);

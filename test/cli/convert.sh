@@ -100,6 +100,10 @@ for kind in uc-ranks sharding flex; do
 	! grep -q 'not copied' "$T/err"
 	result $? 'and files with tensors are not said to be left out'
 done
+t 0 'a directory is converted to a new one inside it' "$SHEAF" convert mesh mesh/inside
+! grep -q 'not copied' "$T/err"
+result $? 'which is not named as a folder that was not copied'
+rm -r mesh/inside
 # More files than a process may have open.
 t 0 'a checkpoint of many files' "$SHEAF" convert mesh many --max-shard-size 1
 [ "$(ls many/*.safetensors | wc -l)" -ge 4 ]
