@@ -203,6 +203,11 @@ has 'with what can be done then' err 'use another format, or write one family al
 t 0 'unless it is converted' "$SHEAF" export one out.npz --format npz --dtype F32
 wrong "$SHEAF" export one other.npz --format npz --max-shard-size 1M
 
+t 1 'quantised tensors of a GGUF file are not left out' "$SHEAF" convert f/quantised.gguf quantised
+has 'but refused by name' err 'is quantised (Q'
+t 1 'also by an import' "$SHEAF" import f/quantised.gguf quantised@1
+t 0 'the others can be converted' "$SHEAF" convert f/quantised.gguf output --prefix output
+
 t 0 'a checkpoint of Megatron is written' \
 	"$SHEAF" convert f/megatron-flat meg --format megatron --all --max-shard-size 4K
 [ "$(cat meg/latest_checkpointed_iteration.txt)" = 2 ] && [ -f meg/iter_0000002/common.pt ]
