@@ -400,6 +400,32 @@ TEST(a_tensor_may_be_in_a_list_many_times)
 	simdisk_free(disk);
 }
 
+/* {"": {"a": tensor, "": tensor}, "b": {"": tensor}} */
+TEST(empty_keys_at_the_beginning_are_not_in_a_name)
+{
+	static const char *const names[] = { "a", "tensor", "b." };
+	struct torch_bytes p = { 0 };
+	const struct shf_foreign_tensor *t;
+	struct sheaf_error err;
+	struct shf_foreign *f;
+	struct simdisk *disk;
+	size_t n;
+
+	torch_add(&p, "\x80\x02}X\0\0\0\0}X\1\0\0\0a", 15);
+	torch_add(&p, tensor_1, sizeof(tensor_1) - 1);
+	torch_add(&p, "sX\0\0\0\0h\x01ss", 10);
+	torch_add(&p, "X\1\0\0\0b}X\0\0\0\0h\x01ss.", 17);
+	f = foreign_of_pickle(&disk, p, &err);
+	if (!f)
+		fail_msg("%s", err.msg);
+	t = shf_foreign_tensors(f, &n);
+	CHECK_INT(n, 3);
+	for (size_t i = 0; i < n; i++)
+		CHECK_STR(t[i].name, names[i]);
+	shf_foreign_free(f);
+	simdisk_free(disk);
+}
+
 /* One value that cannot be listed does not take the others with it. */
 TEST(a_key_that_is_no_name_is_noted_and_the_others_are_read)
 {
