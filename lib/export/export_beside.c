@@ -174,6 +174,29 @@ static int copy_beside(struct shf_export_beside *b, int from, const char *path, 
 
 /* ---- which files ---- */
 
+/* Returns whether an attached file is what a trainer goes on from: options and schedules, of
+ * sheaf.Checkpointer or sheaf-train. Weights that are written alone are the start of another
+ * training, which must not take these up. */
+static bool is_of_training(const struct shf_export_beside *b, const char *name)
+{
+	static const char *const files[] = { "param_groups", "trainer" };
+
+	if (!b->plan || shf_layout_family(&b->plan->out, "optimizer") >= 0)
+		return false;
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		size_t n = strlen(files[i]);
+
+		if (strncmp(name, files[i], n))
+			continue;
+		if (name[n] == '-')             /* of one rank */
+			for (n++; name[n] >= '0' && name[n] <= '9';)
+				n++;
+		if (strcmp(name + n, ".json") == 0)
+			return true;
+	}
+	return strcmp(name, "train.yaml") == 0;
+}
+
 /* Copies the attached files of a step of Sheaf, and compares their checksums. */
 static int put_attached(struct shf_export_beside *b, struct sheaf_checkpoint *step,
                         struct sheaf_error *err)
@@ -187,7 +210,7 @@ static int put_attached(struct shf_export_beside *b, struct sheaf_checkpoint *st
 		struct shf_mf_file m;
 
 		if (!shf_attached_is_valid(want->name) || strcmp(want->name, SHF_EXPORT_MARK) == 0
-		    || is_replaced(b, want->name)
+		    || is_replaced(b, want->name) || is_of_training(b, want->name)
 		    || (shf_rank_file_is(want->name) && !b->rank_files))
 			continue;
 		rc = copy_beside(b, step->dir, step->path, want->name, &m, err);

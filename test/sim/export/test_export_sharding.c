@@ -470,6 +470,47 @@ TEST(attached_files_that_meet_names_of_the_format_are_left_out)
 	}
 }
 
+static const char *const of_training[] = { "trainer.json", "param_groups-12.json", "train.yaml" };
+#define OF_TRAINING (sizeof(of_training) / sizeof(of_training[0]))
+
+static void attach_training(struct hand *h, struct sheaf_save *save)
+{
+	struct sheaf_error err;
+
+	(void)h;
+	for (size_t i = 0; i < OF_TRAINING; i++)
+		CHECK_RC(shf_save_attach(save, of_training[i], "{}", 2, &err), 0, &err);
+	CHECK_RC(shf_save_attach(save, "trainer-notes.json", "kept", 4, &err), 0, &err);
+}
+
+/* Another training that begins with these weights would go on with the old schedule. */
+TEST(options_of_the_training_are_not_copied_beside_weights_alone)
+{
+	struct play p = hands_play(simdisk_new(4, SIMDISK_EXT4), 1, hold_one_array);
+
+	p.during = attach_training;
+	p.step = 40;
+	SAVED(p);
+	for (int alone = 0; alone < 2; alone++) {
+		struct simdisk *disk = simdisk_twin(p.disk);
+		struct written e;
+
+		as(alone ? "hf" : "dcp");
+		how.family = how.as = alone ? "model" : NULL;
+		e = write_by(disk, process(disk), FROM, export);
+		CHECK_RC(e.rc, 0, &e.err);
+		for (size_t i = 0; i < OF_TRAINING; i++) {
+			char path[100];
+
+			snprintf(path, sizeof(path), TO "/%s", of_training[i]);
+			CHECK_INT(simdisk_exists(disk, path), !alone);
+		}
+		CHECK(has_text(disk, "trainer-notes.json", "kept"));
+		simdisk_free(disk);
+	}
+	simdisk_free(p.disk);
+}
+
 /* ---- each allocation ---- */
 
 TEST(each_allocation_may_fail)
