@@ -408,8 +408,8 @@ def test_strict_documents() -> None:
     for what in "scheduler", "scaler", "mine":
         o = torch.optim.SGD(plain.parameters(), 0.1)
         some: Any = {what: torch.optim.lr_scheduler.StepLR(o, 1)}
-        for first, then, says in (some, {}, "0 of %s are tracked" % what), \
-                ({}, some, "1 of %s are tracked" % what):
+        for first, then, says in (some, {}, "%s: this job tracks 0" % what), \
+                ({}, some, "%s: this job tracks 1" % what):
             with folder() as at:
                 with sheaf.Checkpointer(at) as ckpt:
                     ckpt.track(plain, **first)
