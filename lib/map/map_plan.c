@@ -66,6 +66,29 @@ static int add_site(struct shf_mapper *p, const struct shf_map_place *from,
 	return 0;
 }
 
+/* A name of the source: of a tensor, or one that is tied to a tensor. */
+struct source_name { const char *name; uint32_t family; int64_t tensor; int *taken; };
+
+/* Returns name i of the source. The names of tensors come first, then those that are tied. */
+static struct source_name source_name_at(struct shf_mapper *p, size_t i)
+{
+	const struct shf_layout *l = p->l;
+	const struct shf_lt_tied *tied;
+
+	if (i < l->tensors_n)
+		return (struct source_name){ l->tensors[i].name, l->tensors[i].family,
+			(int64_t)i, &p->taken[i] };
+	i -= l->tensors_n;
+	tied = &l->tied[i];
+	return (struct source_name){ tied->name, tied->family,
+		shf_layout_find(l, l->families[tied->family].name, tied->to), &p->tied_taken[i] };
+}
+
+static size_t source_names_n(const struct shf_mapper *p)
+{
+	return p->l->tensors_n + p->l->tied_n;
+}
+
 /* Returns whether <name>/<key> is state of the optimizer, and not a name with a slash: it is in a
  * family of its own, the weight is there as well, or the key is one that Sheaf knows. */
 static bool is_state(const struct shf_mapper *p, const char *family, const char *base,
@@ -77,20 +100,20 @@ static bool is_state(const struct shf_mapper *p, const char *family, const char 
 	       shf_layout_find(p->l, family, base) >= 0;
 }
 
-/* Adds <name>/<key> of a tensor, if that is state. */
-static int add_key(struct shf_mapper *p, const struct shf_lt_tensor *t)
+/* Adds <name>/<key> of a name, if that is state. */
+static int add_key(struct shf_mapper *p, const char *name, uint32_t family)
 {
-	struct shf_map_place x = { "", strrchr(t->name, '/'), p->l->families[t->family].name };
+	struct shf_map_place x = { "", strrchr(name, '/'), p->l->families[family].name };
 	char *base;
 
-	if (!x.after || x.after == t->name)
+	if (!x.after || x.after == name)
 		return 0;
 	for (int i = 0; i < p->sites_n; i++)
 		if (strcmp(p->sites[i].from.family, x.family) == 0 && !p->sites[i].from.before[0] &&
 		    strcmp(p->sites[i].from.after, x.after) == 0)
 			return 0;
 	shf_buf_reset(&p->text);
-	shf_buf_add(&p->text, t->name, (size_t)(x.after - t->name));
+	shf_buf_add(&p->text, name, (size_t)(x.after - name));
 	shf_buf_u8(&p->text, 0);
 	if (p->text.oom)
 		return shf_map_no_memory(p);
@@ -112,8 +135,11 @@ static int find_sites(struct shf_mapper *p)
 
 	for (size_t i = 0; i < p->m->also.len / sizeof(*also) && rc == 0; i++)
 		rc = add_site(p, &also[i].sides[p->from], &also[i].sides[!p->from], true);
-	for (size_t i = 0; i < p->l->tensors_n && rc == 0; i++)
-		rc = add_key(p, &p->l->tensors[i]);
+	for (size_t i = 0; i < source_names_n(p) && rc == 0; i++) {
+		const struct source_name x = source_name_at(p, i);
+
+		rc = add_key(p, x.name, x.family);
+	}
 	for (size_t i = 0; i < p->l->families_n && rc == 0; i++) {
 		struct shf_map_place x = { "", "", p->l->families[i].name };
 
@@ -251,29 +277,6 @@ static const char *star_of(struct shf_mapper *p, const struct shf_map_tensor *t,
 	if (!own)
 		*rc = shf_map_no_memory(p);
 	return own;
-}
-
-/* A name of the source: of a tensor, or one that is tied to a tensor. */
-struct source_name { const char *name; uint32_t family; int64_t tensor; int *taken; };
-
-/* Returns name i of the source. The names of tensors come first, then those that are tied. */
-static struct source_name source_name_at(struct shf_mapper *p, size_t i)
-{
-	const struct shf_layout *l = p->l;
-	const struct shf_lt_tied *tied;
-
-	if (i < l->tensors_n)
-		return (struct source_name){ l->tensors[i].name, l->tensors[i].family,
-			(int64_t)i, &p->taken[i] };
-	i -= l->tensors_n;
-	tied = &l->tied[i];
-	return (struct source_name){ tied->name, tied->family,
-		shf_layout_find(l, l->families[tied->family].name, tied->to), &p->tied_taken[i] };
-}
-
-static size_t source_names_n(const struct shf_mapper *p)
-{
-	return p->l->tensors_n + p->l->tied_n;
 }
 
 /* Returns what {*} of a pattern stands for in name i of the source. NULL: the pattern does not take

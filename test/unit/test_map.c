@@ -811,8 +811,7 @@ TEST(a_tied_name_is_read_from_the_tensor_that_it_is_tied_to)
 	begin(&left);
 	add(&left, 0, "emb", 2, 3, 5);
 	end(&left);
-	left.l.tied = &tied;
-	left.l.tied_n = 1;
+	left.l.tied = &tied, left.l.tied_n = 1;
 	CHECK_RC(plan(&p, HEAD "emb = e\nmaybe head [o i] = h [i o]\n", &left.l, 1, NULL, NULL), 0,
 	         &err);
 	(void)made_of(&p, &n);
@@ -824,8 +823,6 @@ TEST(a_tied_name_is_read_from_the_tensor_that_it_is_tied_to)
 	plan_end(&p);
 	CHECK_RC(plan(&p, HEAD "drop a head\nemb = e\n", &left.l, 1, NULL, NULL), 0, &err);
 	plan_end(&p);
-	left.l.tied = NULL;
-	left.l.tied_n = 0;
 }
 
 TEST(a_star_takes_tied_names_as_well)
@@ -844,8 +841,7 @@ TEST(a_star_takes_tied_names_as_well)
 	begin(&left);
 	add(&left, 0, "emb", 2, 3, 5);
 	end(&left);
-	left.l.tied = &tied;
-	left.l.tied_n = 1;
+	left.l.tied = &tied, left.l.tied_n = 1;
 	for (size_t i = 0; i < sizeof(tries) / sizeof(tries[0]); i++) {
 		CHECK_RC(plan(&p, tries[i].text, &left.l, 1, NULL, NULL), 0, &err);
 		made = made_of(&p, &n);
@@ -856,8 +852,28 @@ TEST(a_star_takes_tied_names_as_well)
 	CHECK_RC(plan(&p, HEAD "emb = e\n{*} [x] = y.{*} [x]\n", &left.l, 1, NULL, NULL),
 	         SHEAF_ELAYOUT, &err);
 	plan_end(&p);
-	left.l.tied = NULL;
-	left.l.tied_n = 0;
+}
+
+/* Moments that are one array of zeros have a key only in a tied name. */
+TEST(state_that_is_only_tied_is_turned_as_its_weight)
+{
+	struct shf_lt_tied tied = { 2, "w/moment2_0", "w/moment1_0" };
+	const struct shf_map_made *made;
+	struct shf_map_plan p;
+	size_t n;
+
+	begin(&left);
+	add(&left, 0, "w", 2, 3, 5);
+	add(&left, 2, "w/moment1_0", 2, 3, 5);
+	end(&left);
+	left.l.tied = &tied, left.l.tied_n = 1;
+	CHECK_RC(plan(&p, HEAD "w [o i] = v [i o]\n{*} = {*}", &left.l, 1, NULL, NULL), 0,
+	         &err);
+	made = made_of(&p, &n);
+	CHECK_INT(n, 3);
+	for (size_t i = 0; i < n; i++)
+		CHECK(made[i].name[0] == 'v' && made[i].dims[0] == 5 && made[i].dims[1] == 3);
+	plan_end(&p);
 }
 
 /* ---- memory ---- */
