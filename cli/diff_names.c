@@ -119,12 +119,37 @@ int cli_pairs_find(const struct cli_pairs *p, int side, const struct sheaf_tenso
 	return family ? sheaf_checkpoint_find(in, family, name, out, NULL) : SHEAF_ELAYOUT;
 }
 
-/* Many formats have tied weights once, and their readers tie them again. */
+static bool is_tied(struct sheaf_checkpoint *step, const char *name, const char *to)
+{
+	struct sheaf_tensor t = { .size = sizeof(t) };
+
+	return sheaf_checkpoint_find(step, "model", name, &t, NULL) == 0 && t.tied_to &&
+	       strcmp(t.tied_to, to) == 0;
+}
+
+/* Returns whether two tensors of a family belong to weights that are tied: they are such weights,
+ * their masters or averages, or state <weight>/<key> of them under the same key. */
+static bool are_of_tied_weights(struct sheaf_checkpoint *step, const char *a, const char *b)
+{
+	const char *key_a = strrchr(a, '/'), *key_b = strrchr(b, '/');
+	char of_a[1100], of_b[1100];    /* names have at most 1,024 bytes */
+
+	if (is_tied(step, a, b) || is_tied(step, b, a))
+		return true;
+	if (!key_a || !key_b || strcmp(key_a, key_b))
+		return false;
+	snprintf(of_a, sizeof(of_a), "%.*s", (int)(key_a - a), a);
+	snprintf(of_b, sizeof(of_b), "%.*s", (int)(key_b - b), b);
+	return is_tied(step, of_a, of_b) || is_tied(step, of_b, of_a);
+}
+
+/* Many formats have tied weights, and what belongs to them, once, and their readers tie them again.
+ * They do not tie other tensors that were one array, such as moments of zeros. */
 static bool is_tied_to_common(const struct cli_pairs *p, int side, const struct sheaf_tensor *t)
 {
 	struct sheaf_tensor target = { .size = sizeof(target) }, x = { .size = sizeof(x) };
 
-	return t->tied_to &&
+	return t->tied_to && are_of_tied_weights(p->side[side], t->name, t->tied_to) &&
 	       sheaf_checkpoint_find(p->side[side], t->family, t->tied_to, &target, NULL) == 0 &&
 	       cli_pairs_find(p, side, &target, &x) == 0;
 }

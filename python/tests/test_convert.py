@@ -22,6 +22,7 @@ if tap.there("torch", "transformers", "safetensors"):
     from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     import sheaf
+    import sheaf.memory
 
 NEEDS = ("torch", "transformers", "safetensors")
 
@@ -232,6 +233,36 @@ def test_another_type() -> None:
                 assert torch.equal(torch.nan_to_num(have[key]) if t.is_floating_point()
                                    else have[key], torch.nan_to_num(want)
                                    if t.is_floating_point() else want), (name, key)
+
+
+@tap.needs(*NEEDS)
+def test_lost_state() -> None:
+    """diff misses state that was tied to other state, unless their weights are tied"""
+    def put(step: int, lacks: str, ties: bool) -> None:
+        made = {"a/moment1_0": None, "b/moment1_0": "a/moment1_0"}
+        with sheaf.State() as state:
+            for name in "a", "b":
+                state.add(name, memory(w), tied_to="a" if ties and name == "b" else None)
+            for name, tied_to in made.items():
+                if name != lacks:
+                    state.add(name, memory(zeros), family="optimizer", tied_to=tied_to)
+            with run.begin(step, state) as save:
+                save.commit()
+
+    w, zeros = torch.arange(6.).reshape(2, 3), torch.zeros(2, 3)
+    with tap.folder() as at, sheaf.Run(at + "/run", create=True) as run:
+        for ties, status in (False, 1), (True, 0):
+            put(1 + 2 * ties, "", ties)
+            put(2 + 2 * ties, "b/moment1_0", ties)
+            done = subprocess.run([sys.argv[1], "diff", "%s/run@%d" % (at, 1 + 2 * ties),
+                                   "%s/run@%d" % (at, 2 + 2 * ties)], capture_output=True,
+                                  text=True, timeout=60, check=False)
+            assert done.returncode == status, done
+            assert ("b/moment1_0" in done.stdout) == (not ties), done
+
+
+def memory(t: Any) -> Any:
+    return sheaf.memory.of(t)
 
 
 if __name__ == "__main__":
