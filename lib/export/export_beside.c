@@ -174,27 +174,40 @@ static int copy_beside(struct shf_export_beside *b, int from, const char *path, 
 
 /* ---- which files ---- */
 
-/* Returns whether an attached file is what a trainer goes on from: options and schedules, of
+/* Returns whether a file has a name such as trainer.json, or trainer-3.json of rank 3. */
+static bool is_document(const char *name, const char *stem)
+{
+	size_t n = strlen(stem);
+
+	if (strncmp(name, stem, n))
+		return false;
+	if (name[n] == '-')
+		for (n++; name[n] >= '0' && name[n] <= '9';)
+			n++;
+	return strcmp(name + n, ".json") == 0;
+}
+
+/* Returns whether trainer.json has no extra state of modules, which belongs to their weights. */
+static bool lacks_extra_state(const struct shf_export_beside *b, int dir, const char *name)
+{
+	static const char none[] = "\"extra_state\":{\"dict\":{}}";
+	struct shf_buf text = SHF_BUF_INIT;
+	bool lacks = shf_text_read(b->sys, dir, name, &text, SHF_CONFIG_MAX) >= 0 &&
+	             memmem(text.data, text.len, none, sizeof(none) - 1);
+
+	shf_buf_release(&text);
+	return lacks;
+}
+
+/* Returns whether a file is only what a trainer continues from: options and schedules, of
  * sheaf.Checkpointer or sheaf-train. Weights that are written alone are the start of another
  * training, which must not take these up. */
-static bool is_of_training(const struct shf_export_beside *b, const char *name)
+static bool is_of_training(const struct shf_export_beside *b, int dir, const char *name)
 {
-	static const char *const files[] = { "param_groups", "trainer" };
-
-	if (!b->plan || shf_layout_family(&b->plan->out, "optimizer") >= 0)
+	if (!b->weights_alone)
 		return false;
-	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
-		size_t n = strlen(files[i]);
-
-		if (strncmp(name, files[i], n))
-			continue;
-		if (name[n] == '-')             /* of one rank */
-			for (n++; name[n] >= '0' && name[n] <= '9';)
-				n++;
-		if (strcmp(name + n, ".json") == 0)
-			return true;
-	}
-	return strcmp(name, "train.yaml") == 0;
+	return is_document(name, "param_groups") || strcmp(name, "train.yaml") == 0 ||
+	       (is_document(name, "trainer") && lacks_extra_state(b, dir, name));
 }
 
 /* Copies the attached files of a step of Sheaf, and compares their checksums. */
@@ -210,7 +223,7 @@ static int put_attached(struct shf_export_beside *b, struct sheaf_checkpoint *st
 		struct shf_mf_file m;
 
 		if (!shf_attached_is_valid(want->name) || strcmp(want->name, SHF_EXPORT_MARK) == 0
-		    || is_replaced(b, want->name) || is_of_training(b, want->name)
+		    || is_replaced(b, want->name) || is_of_training(b, step->dir, want->name)
 		    || (shf_rank_file_is(want->name) && !b->rank_files))
 			continue;
 		rc = copy_beside(b, step->dir, step->path, want->name, &m, err);
@@ -265,9 +278,13 @@ static int put_plain(struct shf_export_beside *b, const struct sheaf_checkpoint 
 	int rc = put_known(b, step->dir, step->path, err);
 	struct shf_mf_file m;
 
-	for (size_t i = 0; i < step->plain_n && rc == 0; i++)
-		if (!is_known(step->plain[i].name) && !shf_rank_file_is(step->plain[i].name))
-			rc = copy_beside(b, step->dir, step->path, step->plain[i].name, &m, err);
+	for (size_t i = 0; i < step->plain_n && rc == 0; i++) {
+		const char *name = step->plain[i].name;
+
+		if (!is_known(name) && !shf_rank_file_is(name) &&
+		    !is_of_training(b, step->dir, name))
+			rc = copy_beside(b, step->dir, step->path, name, &m, err);
+	}
 	return rc;
 }
 

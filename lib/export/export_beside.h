@@ -12,6 +12,7 @@ struct shf_export_beside {
 	const struct shf_export_plan *plan;     /* of an export: files that meet a name of the plan,
 	                                         * or one that is in the directory, are not copied.
 	                                         * NULL: all are */
+	bool weights_alone;             /* one family is written, and not the whole training */
 	/* Of an import: the layout of the step that gets them. Files that cannot be attached to
 	 * this step are left out. NULL: the directory is no step. */
 	const struct shf_layout *step;

@@ -72,13 +72,14 @@ static struct chosen *chosen_find(const struct choice *c, const struct shf_lt_fa
 }
 
 /* Leaves out what belongs to this second name of a weight in a family, if each of it is the same
- * tensor as what belongs to the name that it is tied to. */
+ * tensor as what belongs to the name that it is tied to. Numbers of updates and powers of betas may
+ * be arrays of their own: those of one parameter do for the weight. */
 static void leave_of_tied(const struct choice *c, const struct shf_lt_family *fam,
                           const struct shf_lt_tied *tied)
 {
-	static const char *const tails[] = { "", "/moment1_0", "/moment2_0", "/step",
-		"/beta1_pow_acc_0", "/beta2_pow_acc_0" };
-
+	static const char *const tails[] = { "", "/moment1_0", "/moment2_0", "/moment2_max_0",
+		"/step", "/beta1_pow_acc_0", "/beta2_pow_acc_0" };
+	const size_t values = 4;        /* all behind them are such values */
 	struct chosen *own[sizeof(tails) / sizeof(tails[0])];
 	size_t n = 0;
 
@@ -86,7 +87,7 @@ static void leave_of_tied(const struct choice *c, const struct shf_lt_family *fa
 		struct chosen *x = chosen_find(c, fam, tied->name, tails[i]);
 		const struct chosen *to = chosen_find(c, fam, tied->to, tails[i]);
 
-		if (x && (!to || to->from != x->from))
+		if (x && (!to || (i < values && to->from != x->from)))
 			return;
 		if (x)
 			own[n++] = x;

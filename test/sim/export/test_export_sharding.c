@@ -475,11 +475,15 @@ static const char *const of_training[] = { "trainer.json", "param_groups-12.json
 
 static void attach_training(struct hand *h, struct sheaf_save *save)
 {
+	/* As sheaf.Checkpointer writes trainer.json: without extra state of modules, and with. */
+	static const char none[] = "{\"dict\":{\"extra_state\":{\"dict\":{}}}}",
+		some[] = "{\"dict\":{\"extra_state\":{\"dict\":{\"scale\":5}}}}";
 	struct sheaf_error err;
 
 	(void)h;
 	for (size_t i = 0; i < OF_TRAINING; i++)
-		CHECK_RC(shf_save_attach(save, of_training[i], "{}", 2, &err), 0, &err);
+		CHECK_RC(shf_save_attach(save, of_training[i], none, strlen(none), &err), 0, &err);
+	CHECK_RC(shf_save_attach(save, "trainer-1.json", some, strlen(some), &err), 0, &err);
 	CHECK_RC(shf_save_attach(save, "trainer-notes.json", "kept", 4, &err), 0, &err);
 }
 
@@ -499,6 +503,7 @@ TEST(options_of_the_training_are_not_copied_beside_weights_alone)
 		how.family = how.as = alone ? "model" : NULL;
 		e = write_by(disk, process(disk), FROM, export);
 		CHECK_RC(e.rc, 0, &e.err);
+		CHECK(has_text(disk, "trainer-1.json", "scale"));
 		for (size_t i = 0; i < OF_TRAINING; i++) {
 			char path[100];
 
