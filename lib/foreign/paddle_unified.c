@@ -408,16 +408,20 @@ static int unified_kind(struct unified *u)
 	return rc;
 }
 
-/* Whether the index has a map, and all files in it are called as those of its kind. */
+/* Whether the index has a map, all files in it are called as those of its kind, and some are
+ * here. */
 static bool is_index_of_kind(const struct unified *u)
 {
 	const struct shf_index *list = &u->index.list;
+	bool here = false;
 	unsigned i, of;
 
-	for (size_t k = 0; k < list->n; k++)
+	for (size_t k = 0; k < list->n; k++) {
 		if (!is_shard(list->entries[k].file, u->kind, &i, &of))
 			return false;
-	return list->n > 0;
+		here |= shf_listing_has(&u->names, list->entries[k].file);
+	}
+	return here;
 }
 
 /* Returns the family of an index that is of none of Paddle's kinds, or NULL. family: receives its
@@ -450,12 +454,15 @@ static int unified_families(struct unified *u)
 		family = shf_arena_strdup(&u->f->arena, family, strlen(family));
 		u->kind = u->family = family;
 		rc = family ? read_index(u) : unified_no_memory(u);
-		if (rc == 0 && is_index_of_kind(u))
+		if (rc == SHEAF_EFORMAT)
+			rc = shf_foreign_note(u->f, u->err, name, strlen(name), "is no index, and "
+			                      "is not read");
+		else if (rc == 0 && is_index_of_kind(u))
 			rc = unified_kind(u);
 		else if (rc == 0)
 			rc = shf_foreign_note(u->f, u->err, name, strlen(name), "does not list "
-			                      "files %s-<number>-of-<number>.safetensors, and is "
-			                      "not read", family);
+			                      "files %s-<number>-of-<number>.safetensors that are "
+			                      "here, and is not read", family);
 	}
 	return rc;
 }

@@ -151,7 +151,8 @@ TEST(an_index_that_is_of_no_family_is_noted_or_ignored)
 {
 	static const struct { const char *name, *index; } others[] = {
 		{ "ema", "{\"weight_map\":{\"a.w\":\"model-00001-of-00002.safetensors\"}}" },
-		{ "ema", "{\"weight_map\":{}}" }, { "ema", "{}" },
+		{ "ema", "{\"weight_map\":{}}" }, { "ema", "{}" }, { "ema", "{" },
+		{ "ema", AVERAGES },    /* and its file is not here */
 		{ "Ema", AVERAGES }, { "a.b", AVERAGES }, { "", AVERAGES }, { "_x", AVERAGES },
 		{ "a_name_of_more_than_thirty_two_bytes", AVERAGES },
 		{ "a_name_that_has_more_bytes_than_any_buffer_for_names_of_families_has_room_for",
@@ -171,6 +172,7 @@ TEST(an_index_that_is_of_no_family_is_noted_or_ignored)
 		simdisk_free(disk);
 	}
 	foreign_refused(with_averages("{\"weight_map\":{\"a.w\":"
+	                              "\"ema-00001-of-00001.safetensors\",\"b.w\":"
 	                              "\"ema-00002-of-00002.safetensors\"}}"), DIR_UC,
 	                "names ema-00002-of-00002.safetensors, which is missing");
 	foreign_refused(with_averages("{\"weight_map\":{\"b\":"
