@@ -465,6 +465,25 @@ def test_count_from_the_note() -> None:
             with raises(sheaf.Mismatch, "weight/step", "adam.step", "only='model'"):
                 ckpt.load()
             assert o.state[m.bias]["step"].item() == 7
+            o.state[m.weight]["step"].fill_(3)
+            assert ckpt.load(strict=False) is not None
+            assert o.state[m.weight]["step"].item() == 3 and o.state[m.bias]["step"].item() == 7
+        for only in (["model", "optimizer/*"], ["optimizer/weight/*"]):
+            o = torch.optim.AdamW(m.parameters())
+            with sheaf.Checkpointer(at + "/run", readonly=True) as ckpt:
+                ckpt.track(m, o)
+                assert ckpt.load(only=only) is not None
+            assert o.state[m.weight]["step"].item() == 7
+        s = torch.optim.SGD(m.parameters(), 0.1)
+        with sheaf.Checkpointer(at + "/run", readonly=True) as ckpt:
+            ckpt.track(m, s)
+            assert ckpt.load() is not None and "step" not in s.state[m.weight]
+        own = nn.Parameter(torch.ones(2))
+        o = torch.optim.AdamW([*m.parameters(), own])
+        with sheaf.Checkpointer(at + "/uncounted", readonly=True) as ckpt:
+            ckpt.track(m, o)
+            with raises(sheaf.Mismatch, "weight/step"):
+                ckpt.load()
 
 
 

@@ -25,7 +25,8 @@ FAMILY = "optimizer"
 STORED = {"exp_avg": "moment1_0", "exp_avg_sq": "moment2_0", "max_exp_avg_sq": "moment2_max_0"}
 OURS = {stored: key for key, stored in STORED.items()}
 MOMENTS = {"exp_avg", "exp_avg_sq"}
-COUNTING = torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam
+COUNTING = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam,
+            torch.optim.SparseAdam)     # their step() needs a count for each parameter
 KEY = re.compile(r"[A-Za-z0-9_.-]+")
 NAMES = ("params", "param_names")       # of a group: which parameters it has, and no options
 
@@ -225,8 +226,7 @@ class Optimizer:
 
         plain    what the state has beside tensors, by name and key
         strict   False: the state of a parameter that the checkpoint lacks stays as it is
-        updates  how many were made of parameters of which the checkpoint has both moments of Adam
-                 and no count
+        updates  see count()
         """
         known = {name for group in groups for name in group["params"]}
         state_of = self.local.state
@@ -236,8 +236,7 @@ class Optimizer:
                 values = self.pending.get(id(p), {})
                 if not is_nothing(self.placed_of(id(p)) or ()):
                     values.update(plain.get(names[0], {}))
-                if updates is not None and MOMENTS <= values.keys() and "step" not in values:
-                    values["step"] = counted(p, group, state_of.get(p, {}).get("step"), updates)
+                self.count(p, group, values, updates)
                 if values:
                     state = state_of[p]
                     for key in [k for k in state if k not in values]:
@@ -251,13 +250,29 @@ class Optimizer:
                 if key not in NAMES:
                     old[key] = restored(value, old.get(key))
 
-    def accept_some(self, plain: Mapping[str, Mapping[str, Any]]) -> None:
+    def count(self, p: torch.Tensor, group: Mapping[str, Any], values: dict[str, Any],
+              updates: Optional[int]) -> None:
+        """Adds the count of updates to both moments of Adam that were stored without one.
+
+        updates  what the checkpoint says for all parameters; None: nothing, so the optimizer keeps
+                 the count that it has
+        """
+        old = self.local.state.get(p, {}).get("step")
+        if not MOMENTS <= values.keys() or "step" in values:
+            return
+        if updates is not None and (old is not None or isinstance(self.local, COUNTING)):
+            values["step"] = counted(p, group, old, updates)
+        elif old is not None:
+            values["step"] = old
+
+    def accept_some(self, plain: Mapping[str, Mapping[str, Any]], updates: Optional[int]) -> None:
         """Gives the optimizer those values of its state that were loaded, and leaves the rest."""
         for group in self.local.param_groups:
             for p in group["params"]:
                 values = self.pending.get(id(p), {})
                 for name in self.names_of(p)[:1]:
                     values.update(plain.get(name, {}))
+                self.count(p, group, values, updates)
                 if values:
                     self.local.state[p].update(values)
         self.pending = {}
@@ -271,14 +286,20 @@ class Optimizer:
                                   "%s; strict=False keeps those that it has"
                                   % self.names_of(group["params"][0])[0])
 
-    def check_counts(self, stored: Stored, plain: Mapping[str, Mapping[str, Any]]) -> None:
+    def check_counts(self, stored: Stored, plain: Mapping[str, Mapping[str, Any]],
+                     strict: bool) -> None:
         """Raises sheaf.Mismatch if Adam of torch would get moments of a parameter without a count
-        of its updates, with which its next step would fail."""
+        of its updates, with which its next step would fail.
+
+        strict  False: the count that the optimizer has will do
+        """
         if not isinstance(self.local, COUNTING):
             return
-        for name, _ in self.named():
+        for name, p in ((n, p) for g in self.local.param_groups for p in g["params"]
+                        for n in self.names_of(p)):
             if "%s/moment1_0" % name in stored and "%s/step" % name not in stored and \
-                    "step" not in plain.get(name, {}):
+                    "step" not in plain.get(name, {}) and \
+                    (strict or "step" not in self.local.state.get(p, {})):
                 raise error("ELAYOUT", "the checkpoint has moments of %s and does not say how many "
                             "updates were made: it has neither optimizer/%s/step nor the note "
                             "adam.step; only='model' loads the weights alone" % (name, name))

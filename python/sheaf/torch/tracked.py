@@ -274,8 +274,8 @@ class Tracked:
             for o in self.optimizers:
                 if restore.groups and wanted(FAMILY):
                     o.check_groups(restore.groups, strict)
-                if restore.updates is None and wanted(FAMILY):
-                    o.check_counts(tensors, restore.plain)
+                if restore.updates is None:
+                    o.check_counts(tensors, restore.plain, strict and wanted(FAMILY))
                 items += [i for i in o.prepare(tensors) if wanted(i.family, i.name)]
         restore.items = items
         for item in restore.items:
@@ -430,7 +430,7 @@ class Restore:
         for o in t.optimizers if wanted(FAMILY) else ():
             o.accept(self.groups, plain, self.strict, self.updates)
         for o in t.optimizers if wanted.some(FAMILY) and not wanted(FAMILY) else ():
-            o.accept_some(plain)
+            o.accept_some(plain, self.updates)
         for what, objects in t.parts.items():
             if wanted(what):
                 for x, state in zip(objects, self.parts.get(what, [])):
