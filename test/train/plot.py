@@ -101,6 +101,7 @@ def trained(w):
                   w.path("model.json"), "--data", w.path("data"), "--eval-data", w.path("data"),
                   "--eval-every", 2, "--seq", 20, "--batch", 4, "--steps", steps, "--save-every", 2,
                   "--lr", "1e-2", "--decay", "constant") for steps in (6, 9)]
+    assert not any(j.status for j in jobs), [(j.status, j.out, j.err) for j in jobs]
     with open(w.path("run/events.jsonl"), encoding="utf-8") as f:
         kept = f.read()
     w.claims.check([j.status for j in jobs] == [0, 0] and kept == jobs[0].out + jobs[1].out,
