@@ -181,7 +181,7 @@ TEST(databases_that_lie_are_refused_by_what_is_wrong)
 	static const struct { enum ocdbt_flaw flaw; const char *why; } flaws[] = {
 		{ OCDBT_MAGIC, "does not begin with the magic number" },
 		{ OCDBT_LENGTH, "has another length than its header says" },
-		{ OCDBT_SUM, "its CRC-32C is " }, { OCDBT_VERSION, "is of a version that is not" },
+		{ OCDBT_SUM, "its CRC-32C is " }, { OCDBT_VERSION, "is of an unknown version" },
 		{ OCDBT_COMPRESSION, "has an unknown compression" },
 		{ OCDBT_TWICE_NUMBERED, "z/manifest.0000000000000003: OCDBT, byte 0: is named as "
 		                        "a manifest with versions, and has none" },
@@ -395,7 +395,7 @@ TEST(metadata_that_lie_are_refused_by_what_is_wrong)
 	static const struct { int version; const char *from, *to, *why; } flaws[] = {
 		{ 2, "\"zarr_format\":2", "\"zarr_format\":4", "are not metadata of Zarr 2" },
 		{ 2, "[37,29]", "[37,-29]", "have no shape" },
-		{ 2, "[37,29]", "[37]", "a different number of dimensions" },
+		{ 2, "[37,29]", "[37]", "whose number of dimensions differs" },
 		{ 2, "[40,30]", "[40,0]", "have a chunk without items" },
 		{ 2, "[40,30]", "[40,31]", "has 4800 bytes, but a chunk of its array has 4960" },
 		{ 2, "[40,30]", "[4611686018427387904,4]", "a size beyond 60 bits" },

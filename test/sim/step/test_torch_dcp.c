@@ -300,7 +300,7 @@ TEST(a_value_that_is_no_archive_is_named_as_not_proved)
 
 	CHECK_RC(verified(DCP_BYTES, &h, &err), SHEAF_EFORMAT, &err);
 	CHECK_INT(h.kind, SHEAF_FINDING_UNVERIFIED);
-	CHECK(strstr(h.msg, "item words is no zip archive") != NULL);
+	CHECK(strstr(h.msg, "item words is not a zip archive") != NULL);
 }
 
 /* A directory may have a file for each box. */
