@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Well-known models by their Hugging Face names and shapes, and how --preset and --like cut them */
+/* Lists well-known models by their names and shapes in Hugging Face, and cuts them for --preset and
+ * --like. */
 #include "workload.h"
 
 #include <stdio.h>

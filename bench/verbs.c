@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* save, load, reshard: call the library in a trainer's order, measure and check. */
+/* The verbs save, load and reshard: they call the library in the order of a trainer, measure the
+ * calls, and check all values. */
 #include "bench.h"
 
 #include <stdio.h>

@@ -38,7 +38,7 @@ static int run(const struct cli_args *a)
 		rc = sheaf_run_mark(r, place.step, mark, &err);
 	if (rc < 0)
 		rc = cli_error(a, rc, a->pos[0], err.msg,
-		               rc == SHEAF_ENOENT ? "sheaf ls lists the checkpoints" : NULL);
+		               r && rc == SHEAF_ENOENT ? "sheaf ls lists the checkpoints" : NULL);
 	else if (a->json)
 		cli_line(json_pack("{s:I,s:o}", "step", (json_int_t)place.step, "mark",
 				   json_string(sheaf_mark_name(mark))));

@@ -183,7 +183,7 @@ static void verify_one(struct verify *v, struct sheaf_run *run, int64_t n, const
 		rc = sheaf_checkpoint_open(&step, run, n, &err);
 	else
 		rc = sheaf_checkpoint_open_path(&step, path, NULL, &opts, &err);
-	/* It cannot be opened as step n. By path it may open, and show more. */
+	/* A step that cannot be opened by its number may still open by its path, and show more. */
 	if (rc < 0 && run && sheaf_checkpoint_open_path(&step, path, NULL, &opts, &by_path) == 0)
 		verify_open(v, step);
 	else if (rc == 0)

@@ -7,6 +7,7 @@
 #include "err.h"
 #include "export_config.h"
 #include "foreign.h"
+#include "json_walk.h"
 #include "rank_files.h"
 #include "run_files.h"
 #include "valid.h"
@@ -187,16 +188,26 @@ static bool is_document(const char *name, const char *stem)
 	return strcmp(name + n, ".json") == 0;
 }
 
+static int note_extra_state(void *arg, const struct shf_json_leaf *x, struct sheaf_error *err)
+{
+	static const char at[] = "tree.dict.extra_state.dict.";
+
+	(void)err;
+	*(bool *)arg |= strncmp(x->path, at, sizeof(at) - 1) == 0;
+	return 0;
+}
+
 /* Returns whether trainer.json has no extra state of modules, which belongs to their weights. */
 static bool lacks_extra_state(const struct shf_export_beside *b, int dir, const char *name)
 {
-	static const char none[] = "\"extra_state\":{\"dict\":{}}";
 	struct shf_buf text = SHF_BUF_INIT;
-	bool lacks = shf_text_read(b->sys, dir, name, &text, SHF_CONFIG_MAX) >= 0 &&
-	             memmem(text.data, text.len, none, sizeof(none) - 1);
+	bool has = false;
+	int rc = shf_text_read(b->sys, dir, name, &text, SHF_CONFIG_MAX);
 
+	if (rc >= 0)
+		rc = shf_json_walk(text.data, text.len, name, note_extra_state, &has, NULL);
 	shf_buf_release(&text);
-	return lacks;
+	return rc >= 0 && !has;
 }
 
 /* Returns whether a file is only what a trainer continues from: options and schedules, of

@@ -33,8 +33,9 @@ static int put_small_files(struct shf_export_dir *d, struct shf_export *x, struc
 }
 
 /* Writes everything into DIR.partial, and renames it, or the one file in it, to DIR. The files of
- * tensors come last: if another one cannot be written, that is known before. Copies come after
- * the small files, because a file whose name one of these has is not copied. */
+ * tensors come last, because they take longest: if another file cannot be written, the export fails
+ * early. Files that lie beside the source are copied after the small files are written, because a
+ * copy must not replace one of these. */
 static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_error *err)
 {
 	const struct shf_export_format *format = x->plan.format;

@@ -32,8 +32,8 @@ static void crc32_init(struct shf_crc32 *c, uint32_t polynomial)
 		for (uint32_t i = 0; i < 256; i++)
 			c->table[k][i] = c->table[k - 1][i] >> 8 ^
 			                 c->table[0][c->table[k - 1][i] & 0xff];
-	/* One power of x less than the distance, because PCLMULQDQ multiplies by x, too. The first
-	 * word of a lane is 64 bits further from the end than the second. */
+	/* The exponents are one less than the distances, because PCLMULQDQ multiplies by x, too.
+	 * The first word of a lane is 64 bits further from the end than the second. */
 	for (unsigned i = 0; i < 2; i++) {
 		unsigned bits = i ? 512 : 128;
 

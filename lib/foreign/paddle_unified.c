@@ -455,14 +455,14 @@ static int unified_families(struct unified *u)
 		u->kind = u->family = family;
 		rc = family ? read_index(u) : unified_no_memory(u);
 		if (rc == SHEAF_EFORMAT)
-			rc = shf_foreign_note(u->f, u->err, name, strlen(name), "is no index, and "
-			                      "is not read");
+			rc = shf_foreign_note(u->f, u->err, name, strlen(name), "is not an index, "
+			                      "so sheaf does not read it");
 		else if (rc == 0 && is_index_of_kind(u))
 			rc = unified_kind(u);
 		else if (rc == 0)
 			rc = shf_foreign_note(u->f, u->err, name, strlen(name), "does not list "
 			                      "files %s-<number>-of-<number>.safetensors that are "
-			                      "here, and is not read", family);
+			                      "here, so sheaf does not read it", family);
 	}
 	return rc;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks headers, attached files and indexes, and finds names that do not belong in the directory.
- * Files are dealt to ranks by number. Only rank 0 lists directories, because each rank would find
- * the same names. */
+ * Ranks check different files, by number. Only rank 0 lists directories, because each rank would
+ * find the same names. */
 #include "verify_files.h"
 #include <errno.h>
 #include <inttypes.h>

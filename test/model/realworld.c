@@ -61,8 +61,8 @@ static bool receive_all(int fd, void *bytes, size_t n)
 	return recv(fd, bytes, n, MSG_WAITALL) == (ssize_t)n;
 }
 
-/* Runs a forked child of a rank. It has its parent's handles, and frees them when it receives the
- * order. */
+/* Runs a child that a rank has forked. The child inherits the handles of the rank, and frees them
+ * when it receives an order to. */
 static void be_child(struct actor *a, int from)
 {
 	struct order o;

@@ -44,7 +44,7 @@ def check_arguments(keep_last: Any, keep_every: Any, best: Any, agent: Any, memo
 
 
 def check_group(group: Any) -> None:
-    """Raises TypeError for a group that is none."""
+    """Raises TypeError for what is not a group."""
     if group is not None and not isinstance(group, Group):
         raise TypeError("group=%r: it must be a group of sheaf.group, or None for all ranks of "
                         "torch.distributed" % (group,))

@@ -39,7 +39,7 @@ from .turns import Turns, one_at_a_time
 from .unchanged import Lists
 
 log = logging.getLogger("sheaf")
-FLAGS = "buffered", "unverified", "metrics"     # arguments of Run that are no fields of sheaf_opts
+FLAGS = "buffered", "unverified", "metrics"     # arguments of Run that are not fields of sheaf_opts
 
 
 class Checkpointer:

@@ -214,11 +214,10 @@ class Loading:
         self.together(mine, lambda state: self.dry(checkpoint, state))
         log.info("%s: loaded step %d", self.ckpt.path, found.step)
         if found.missing:
-            log.warning("%s: step %d has none of %d of the %d tensors that are tracked here, which "
-                        "stay as they were, such as %s; the result of load() has all in missing%s",
+            log.warning("%s: step %d lacks %d of the %d tensors that are tracked here, such as %s; "
+                        "they stay as they were, and load() returns all their names in `missing`",
                         self.ckpt.path, found.step, len(found.missing), len(restore.items),
-                        found.missing[0], ", and those that were not loaded in unexpected"
-                        if found.unexpected else "")
+                        found.missing[0])
 
 
 def tell_newer(path: str, loaded: int) -> None:

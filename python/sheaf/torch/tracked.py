@@ -86,7 +86,7 @@ class Tracked:
         self.spans: list[range] = []                    # of items: those of each optimizer
         self.python: tuple[Any, bytes] = None, b""      # Python's random stream as it is written
         self.listed = 0                                 # how often items() was called
-        self.called = False                             # whether track() was
+        self.called = False                             # whether track() was called
         self.digest = 0, b""                            # of the layout, when it was so often
 
     def add(self, model: Optional[nn.Module], optimizers: Sequence[Any], prefix: str,
@@ -222,7 +222,7 @@ class Tracked:
         return found
 
     def rank_document(self) -> bytes:
-        """The document of only this rank.
+        """The document of this rank only.
 
         The 625 numbers of Python's random stream, which most trainers do not use, are written anew
         only if they have changed.
@@ -358,7 +358,7 @@ class Restore:
         if self.states and FAMILY not in names:
             raise error("ELAYOUT", "the checkpoint has the state of an optimizer for other names "
                         "than those of the parameters that are tracked, such as optimizer/%s; "
-                        "rename them with sheaf convert --map, or load with only='model', which "
+                        "rename them with sheaf import --map, or load with only='model', which "
                         "leaves the optimizer as it is" % self.states[0])
         for n in sorted(self.extra.keys() - names if self.wanted.patterns is None else ()):
             raise error("ELAYOUT", "model/%s is stored, and is extra state of no module of any "

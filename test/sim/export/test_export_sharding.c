@@ -476,8 +476,9 @@ static const char *const of_training[] = { "trainer.json", "param_groups-12.json
 static void attach_training(struct hand *h, struct sheaf_save *save)
 {
 	/* As sheaf.Checkpointer writes trainer.json: without extra state of modules, and with. */
-	static const char none[] = "{\"dict\":{\"extra_state\":{\"dict\":{}}}}",
-		some[] = "{\"dict\":{\"extra_state\":{\"dict\":{\"scale\":5}}}}";
+	static const char none[] = "{\"tree\":{\"dict\":{\"extra_state\":{\"dict\":{}},"
+	                           "\"parts\":{\"dict\":{\"scheduler\":[1]}}}}}",
+		some[] = "{\"tree\":{\"dict\":{\"extra_state\":{\"dict\":{\"scale\":5}}}}}";
 	struct sheaf_error err;
 
 	(void)h;

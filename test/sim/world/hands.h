@@ -97,7 +97,7 @@ void hand_each(struct hand *h, int slice,
                void *arg);
 /* Returns a play on that disk with usual settings. */
 struct play hands_play(struct simdisk *disk, int ranks, void (*hold)(struct hand *h));
-/* Counts the lines of `told` that begin with the letter. */
+/* Counts the reported lines that begin with the letter `what`. */
 int hands_told(const struct play *p, char what);
 /* Returns the letter for an enum sheaf_report_kind in the texts of tests: Missing, Unexpected,
  * Converted, V unverified, Derived, Ignored, X mismatched, Zeroed, R stream, Passed over, set
