@@ -200,9 +200,10 @@ struct cli_pairs {
 	struct sheaf_checkpoint *side[2];       /* borrowed */
 	struct cli_families families[2];        /* of both sides; names are borrowed */
 	bool of_programs;               /* one side is from Sheaf, the other from another program */
-	char between;                   /* if not '\0': side `joined` has no families of its own.
-	                                 * The names of its tensors begin with a family of the other
-	                                 * side and this character. */
+	char between;                   /* if not '\0': the names of tensors of side `joined` begin
+	                                 * with a family of the other side and this character, or in
+	                                 * a family of its own for state with `model` and this
+	                                 * character */
 	int joined;
 };
 void cli_pairs_init(struct cli_pairs *p, const struct cli_step *left,

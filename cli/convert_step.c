@@ -77,7 +77,7 @@ static int check_adam_options(const struct cli_args *a)
 /* Rejects options that cannot be combined. */
 static int check_options(const struct cli_args *a)
 {
-	static const char *const alone[] = { "family", "prefix", "dtype" };
+	static const char *const alone[] = { "family", "dtype" };
 	static const struct { const char *name, *makes; } formats[] = { { "hf", NULL },
 		{ "torch", "one file" }, { "dcp", NULL }, { "npz", "one file" },
 		{ "paddle", "one file" }, { "paddle-uc", NULL }, { "paddle-fc", NULL },

@@ -2,7 +2,8 @@
 /* Pairs the tensors of two checkpoints for sheaf diff. Usually both have the same family and name.
  * But a file that sheaf convert --all wrote in a format without families, such as torch.save, has
  * the families in the names of its tensors: model.norm.weight, or model/norm.weight in a file of
- * NumPy. */
+ * NumPy. Where state of the optimizer is in a family of its own, it has the names of such weights:
+ * model.norm.weight/moment1_0. */
 #include "cli.h"
 
 #include <stdio.h>
@@ -27,15 +28,19 @@ bool cli_families_have(const struct cli_families *f, const char *family)
 	return false;
 }
 
-/* Finds the tensor whose name is a family, the character `between` and a name. */
+/* Finds the tensor whose name is a family, the character `between` and a name; or the state of that
+ * name of such a weight. */
 static int find_joined(struct sheaf_checkpoint *in, char between, const char *family,
                        const char *name, struct sheaf_tensor *out)
 {
 	char whole[8192];
 	int n = snprintf(whole, sizeof(whole), "%s%c%s", family, between, name);
 
-	return n < (int)sizeof(whole) ? sheaf_checkpoint_find(in, NULL, whole, out, NULL)
-	                              : SHEAF_ELAYOUT;
+	if (n < (int)sizeof(whole) && sheaf_checkpoint_find(in, NULL, whole, out, NULL) == 0)
+		return 0;
+	n = snprintf(whole, sizeof(whole), "model%c%s", between, name);
+	return n < (int)sizeof(whole) && strcmp(family, "model")
+	       ? sheaf_checkpoint_find(in, family, whole, out, NULL) : SHEAF_ELAYOUT;
 }
 
 /* Returns whether the names of tensors in `step`, whose families are `mine`, begin with a family in
@@ -46,7 +51,7 @@ static bool is_joined(struct sheaf_checkpoint *step, const struct cli_families *
 	struct sheaf_tensor t = { .size = sizeof(t) }, x = { .size = sizeof(x) };
 	char last[80] = "";
 
-	if (mine->n != 1 || strcmp(mine->names[0], "model"))
+	if (!cli_families_have(mine, "model"))
 		return false;
 	for (size_t i = 0; sheaf_checkpoint_tensor(other, i, &t, NULL) == 0; i++) {
 		if (strcmp(last, t.family) == 0)
@@ -78,13 +83,20 @@ void cli_pairs_init(struct cli_pairs *p, const struct cli_step *left,
 }
 
 /* Splits a tensor's name on the joined side at p->between. Returns the family of the other side
- * that it begins with, the longest if there are several, and sets *name to the rest. Returns NULL,
- * and leaves *name, if it begins with none. */
-static const char *split(const struct cli_pairs *p, const char *whole, const char **name)
+ * that it begins with, the longest if there are several, and sets *name to the rest. The rest of
+ * the name of a state is what follows `model`. Returns NULL, and leaves *name, if it begins with
+ * none. */
+static const char *split(const struct cli_pairs *p, const struct sheaf_tensor *t, const char **name)
 {
 	const struct cli_families *f = &p->families[1 - p->joined];
-	const char *family = NULL;
+	const char *family = NULL, *whole = t->name;
 
+	if (strcmp(t->family, "model")) {
+		if (strncmp(whole, "model", 5) || whole[5] != p->between)
+			return NULL;
+		*name = whole + 6;
+		return t->family;
+	}
 	for (int i = 0; i < f->n; i++) {
 		size_t n = strlen(f->names[i]);
 
@@ -102,7 +114,7 @@ const char *cli_pairs_family(const struct cli_pairs *p, int side, const struct s
 	const char *name, *family = NULL;
 
 	if (p->between && side == p->joined)
-		family = split(p, t->name, &name);
+		family = split(p, t, &name);
 	return family ? family : t->family;
 }
 
@@ -115,7 +127,7 @@ int cli_pairs_find(const struct cli_pairs *p, int side, const struct sheaf_tenso
 	if (p->between && side != p->joined)
 		return find_joined(in, p->between, family, name, out);
 	if (p->between)
-		family = split(p, t->name, &name);
+		family = split(p, t, &name);
 	return family ? sheaf_checkpoint_find(in, family, name, out, NULL) : SHEAF_ELAYOUT;
 }
 

@@ -33,6 +33,24 @@ static int answer(const struct cli_args *a, const char *run, const struct sheaf_
 	return 0;
 }
 
+/* Says how many tensors were left out because their names do not begin with the prefix. */
+static void say_left_out(const struct cli_args *a, const struct sheaf_import *how,
+                         struct sheaf_checkpoint *step, uint64_t written)
+{
+	struct sheaf_tensor t = { .size = sizeof(t) };
+	uint64_t n = 0;
+
+	for (size_t i = 0; sheaf_checkpoint_tensor(step, i, &t, NULL) == 0; i++)
+		n += !t.tied_to && (!how->family || strcmp(t.family, how->family) == 0);
+	if (!how->prefix || n <= written)
+		return;
+	cli_say_of(a->pos[0]);
+	fputs("tensors that the step does not have, because their names do not begin with ",
+	      stderr);
+	cli_put(stderr, how->prefix);
+	fprintf(stderr, ": %llu\n", (unsigned long long)(n - written));
+}
+
 /* Splits RUN or RUN@STEP. The caller owns *run. Returns 0, or an exit status after printing the
  * error. */
 static int destination(const struct cli_args *a, const char *text, char **run, int64_t *number)
@@ -76,8 +94,10 @@ static int run_import(const struct cli_args *a, const char *run, int64_t number)
 	rc = rc < 0 ? cli_error(a, rc, rc == SHEAF_EEXIST ? run : a->pos[0], err.msg,
 	                        cli_hint_for(&err, hint))
 	            : answer(a, run, &report, p.seconds);
-	if (rc == 0)
+	if (rc == 0) {
 		cli_say_unread(a->pos[0], s.step);
+		say_left_out(a, &how, s.step, report.loaded);
+	}
 	cli_step_close(&s);
 	return rc;
 }

@@ -282,7 +282,8 @@ struct sheaf_export {
 	const char *prefix;             /* only tensors whose names begin with this are written, and
 	                                 * it is removed from the names; NULL: all tensors. If only
 	                                 * a second (tied) name of a tensor begins with it, the
-	                                 * tensor is written under that name */
+	                                 * tensor is written under that name. Each family that is
+	                                 * written must have such a tensor */
 	uint64_t file_bytes_max;        /* largest size of a file with several tensors; 0: 5 GB. A
 	                                 * tensor is never divided among files */
 	uint64_t memory_bytes;          /* limit of the memory for buffers, which determines the
@@ -334,9 +335,8 @@ struct sheaf_export {
 	const char *format;
 	int32_t all_families;           /* not 0: all families that the format can have are written:
 	                                 * each as a dictionary of its own under its name, or as
-	                                 * said above. family, prefix and dtype must be NULL and 0
-	                                 * unless there is only one, and the format must not be
-	                                 * "hf" */
+	                                 * said above. family must be NULL, dtype must be 0 unless
+	                                 * there is only one, and the format must not be "hf" */
 	/* For moments of AdamW in "deepspeed-universal", and in "paddle-uc", "paddle-fc" and
 	 * "sharding-io", since Paddle keeps powers of the betas, unless the checkpoint has these
 	 * powers. */
@@ -395,8 +395,7 @@ struct sheaf_import {
 	                                 * DeepSpeed and Megatron, and of trainers */
 	const char *as;                 /* the family that its tensors become; NULL: it keeps its
 	                                 * name */
-	const char *prefix;             /* only tensors whose names begin with this are written, and
-	                                 * it is removed from the names; NULL: all tensors */
+	const char *prefix;             /* as sheaf_export.prefix */
 	uint64_t file_bytes_max;        /* as sheaf_opts.file_bytes_max; 0: 5 GB */
 	uint64_t memory_bytes;          /* as sheaf_export.memory_bytes; 0: 256 MiB */
 	/* As sheaf_export.progress. If the function returns non-zero, the import ends with
@@ -420,14 +419,15 @@ struct sheaf_import {
  * number      number of the new checkpoint. -1: the number that the source has. That of a
  *             checkpoint of another program is its note "step", "global_step", "iteration" or
  *             "trainer_state.global_step"; one that has only tensors gets 0.
- * how         the options; NULL: defaults. dtype, as and prefix need a source with one family, or
+ * how         the options; NULL: defaults. dtype and as need a source with one family, or
  *             how->family.
  * report      receives files, loaded (the number of tensors), bytes, step (the number of the new
  *             checkpoint), ignored (how many notes of the source the new checkpoint cannot have),
  *             unexpected (how many attached files were left out), and held, the number of bytes
  *             that this call wrote. May be NULL.
  * EEXIST: the run has a checkpoint of that number which is not marked bad.
- * ELAYOUT: the source has no such family, or no tensor whose name begins with how->prefix.
+ * ELAYOUT: the source has no such family, or a family without a tensor whose name begins with
+ * how->prefix.
  * ECORRUPT: the source is damaged.
  * EIO: a file could not be read or written, or what was written reads back differently.
  * EAGAIN: as for sheaf_checkpoint_export.

@@ -58,15 +58,15 @@ static bool read_pair(double beta[2], const char *text)
 }
 
 /* Reads the settings of groups from notes that show the file of another program. Their keys are
- * those of `optimizer`, or of optimizer_states in a file of Lightning, and their values are texts:
- * "[0.9, 0.999]" for betas, "0.01" for a rate. */
+ * those of `optimizer`, `optim`, optimizer_states in a file of Lightning and so on, and their
+ * values are texts: "[0.9, 0.999]" for betas, "0.01" for a rate. */
 static void settings_of_notes(struct settings *s, const struct shf_manifest *m)
 {
 	for (size_t i = 0; i < m->notes_n; i++) {
 		const char *key = m->notes[i].key, *value = m->notes[i].value;
 		double beta[2];
 
-		if (strncmp(key, "optimizer", 9) || !strstr(key, ".param_groups."))
+		if (!strstr(key, ".param_groups."))
 			continue;
 		if (ends_in(key, ".lr"))
 			add_rate(s, shf_decimal_strtod(value, NULL));

@@ -2,21 +2,104 @@
 /* A directory as torch.distributed.checkpoint writes it: files __0_<n>.distcp, in which each tensor
  * is an archive of torch.save of its own, and .metadata, a pickle that says where they are. Each
  * tensor is one box. Several families are dictionaries in one from family to dictionary: then a
- * tensor is called <family>.<name>, as DCP calls what is nested.
+ * tensor is called <family>.<name>, as DCP calls what is nested. State of the optimizer has the
+ * keys that get_state_dict of torch gives it: optimizer.state.<parameter>.exp_avg.
  *
  * Source: torch/distributed/checkpoint/metadata.py, filesystem.py and _nested_dict.py of torch
  * 2.13, and directories that torch 2.13 wrote. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "dcp_write.h"
 #include "err.h"
 #include "export_place.h"
 #include "torch_write.h"
+#include "valid.h"
 
 #define METADATA "torch.distributed.checkpoint.metadata"
 #define FILESYSTEM "torch.distributed.checkpoint.filesystem"
 #define ITEM_MOST 2048          /* most bytes of an archive that are not of its tensor */
+
+/* ---- names ---- */
+
+/* The keys that lead to a tensor in the dictionary that was saved. */
+struct keys {
+	const char *key[4];
+	size_t bytes[4];
+	int n;
+};
+
+static void push_key(struct keys *k, const char *key, size_t bytes)
+{
+	k->key[k->n] = key;
+	k->bytes[k->n++] = bytes;
+}
+
+/* nested: each family is a dictionary. */
+static void keys_of(struct keys *k, const struct shf_layout *l, const struct shf_lt_tensor *t,
+                    bool nested)
+{
+	const char *family = l->families[t->family].name, *slash = strrchr(t->name, '/'), *kind;
+
+	k->n = 0;
+	if (nested)
+		push_key(k, family, strlen(family));
+	if (nested && slash && strcmp(family, "optimizer") == 0) {
+		kind = shf_torch_state_key(slash + 1);
+		push_key(k, "state", 5);
+		push_key(k, t->name, (size_t)(slash - t->name));
+		push_key(k, kind, strlen(kind));
+	} else {
+		push_key(k, t->name, strlen(t->name));
+	}
+}
+
+/* Appends the name of a tensor, which is its keys with dots between them. */
+static void dcp_name(struct shf_buf *out, const struct shf_layout *l, const struct shf_lt_tensor *t,
+                    bool nested)
+{
+	struct keys k;
+
+	keys_of(&k, l, t, nested);
+	for (int i = 0; i < k.n; i++) {
+		shf_buf_adds(out, i ? "." : "");
+		shf_buf_add(out, k.key[i], k.bytes[i]);
+	}
+}
+
+static int dcp_names_order(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+int shf_dcp_check_names(struct shf_layout *l, bool nested, struct sheaf_error *err)
+{
+	const char **names = shf_alloc(l->tensors_n + 1, sizeof(*names));
+	struct shf_buf name = SHF_BUF_INIT;
+	int rc = names ? 0 : SHEAF_ENOMEM;
+
+	for (size_t i = 0; i < l->tensors_n && rc == 0; i++) {
+		shf_buf_reset(&name);
+		dcp_name(&name, l, &l->tensors[i], nested);
+		names[i] = name.oom ? NULL : shf_arena_strdup(&l->arena, (const char *)name.data,
+		                                              name.len);
+		rc = names[i] ? 0 : SHEAF_ENOMEM;
+	}
+	shf_buf_release(&name);
+	if (rc < 0)
+		shf_fail(err, rc, "no memory for the names of %zu tensors", l->tensors_n);
+	else
+		qsort(names, l->tensors_n, sizeof(*names), dcp_names_order);
+	for (size_t i = 1; i < l->tensors_n && rc == 0; i++)
+		if (strcmp(names[i - 1], names[i]) == 0)
+			rc = shf_fail(err, SHEAF_EINVAL, "tensor %.*s: two tensors would have this "
+			              "name in what is written, where a reader finds only one; "
+			              "write one of them alone, by its family or the beginning of "
+			              "its name", shf_name_show(names[i]), names[i]);
+	shf_free(names);
+	return rc;
+}
 
 /* ---- archives ---- */
 
@@ -65,7 +148,9 @@ int shf_dcp_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
 static int dcp_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step,
                      const struct shf_export_opts *opts, struct sheaf_error *err)
 {
-	return shf_dcp_place(plan, step, opts, "", err);
+	int rc = shf_dcp_place(plan, step, opts, "", err);
+
+	return rc == 0 ? shf_dcp_check_names(&plan->out, !opts->family, err) : rc;
 }
 
 /* ---- metadata ---- */
@@ -73,14 +158,12 @@ static int dcp_place(struct shf_export_plan *plan, struct sheaf_checkpoint *step
 static void put_name(struct shf_pkw *w, const struct shf_layout *l, const struct shf_lt_tensor *t,
                      bool nested)
 {
-	const char *family = nested ? l->families[t->family].name : "";
-	size_t n = strlen(family), dot = nested;
+	struct shf_buf name = SHF_BUF_INIT;
 
-	shf_pkw_op(w, 'X');             /* BINUNICODE */
-	shf_buf_u32(&w->out, (uint32_t)(n + dot + strlen(t->name)));
-	shf_buf_adds(&w->out, family);
-	shf_buf_adds(&w->out, nested ? "." : "");
-	shf_buf_adds(&w->out, t->name);
+	dcp_name(&name, l, t, nested);
+	shf_pkw_text(w, (const char *)name.data, name.len);
+	w->out.oom |= name.oom;
+	shf_buf_release(&name);
 }
 
 /* Puts TensorProperties: (dtype, layout, requires_grad, memory format, pin_memory). */
@@ -153,12 +236,13 @@ static void put_place(struct shf_pkw *w, const struct shf_export_plan *plan, siz
 static void put_path(struct shf_pkw *w, const struct shf_layout *l, const struct shf_lt_tensor *t,
                      bool nested)
 {
-	const char *family = l->families[t->family].name;
+	struct keys k;
 
-	if (nested)
-		shf_pkw_text(w, family, strlen(family));
-	shf_pkw_text(w, t->name, strlen(t->name));
-	shf_pkw_op(w, nested ? SHF_PKW_TUPLE2 : SHF_PKW_TUPLE1);
+	keys_of(&k, l, t, nested);
+	shf_pkw_op(w, SHF_PKW_MARK);
+	for (int i = 0; i < k.n; i++)
+		shf_pkw_text(w, k.key[i], k.bytes[i]);
+	shf_pkw_op(w, SHF_PKW_TUPLE);
 }
 
 enum table { TENSORS, PATHS, PLACES };

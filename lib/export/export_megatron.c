@@ -25,15 +25,10 @@
  * called exp_avg and exp_avg_sq. NULL: no memory. */
 static char *state_name(struct shf_arena *arena, const char *name)
 {
-	static const char *const keys[][2] = { { "moment1_0", "exp_avg" },
-		{ "moment2_0", "exp_avg_sq" } };
-	const char *slash = strrchr(name, '/'), *key = slash + 1;
+	const char *slash = strrchr(name, '/'), *key = shf_torch_state_key(slash + 1);
 	size_t n = strlen(STATE) + strlen(name) + 20;
 	char *made = shf_arena_alloc(arena, n, 1);
 
-	for (size_t i = 0; i < 2; i++)
-		if (strcmp(key, keys[i][0]) == 0)
-			key = keys[i][1];
 	if (made)
 		snprintf(made, n, STATE "%s.%.*s", key, (int)(slash - name), name);
 	return made;
@@ -76,31 +71,6 @@ static int name_tensor(struct shf_layout *l, struct shf_lt_tensor *t, struct she
 	return t->name ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for the name of a tensor");
 }
 
-static int megatron_names_order(const void *a, const void *b)
-{
-	return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* Refuses two tensors of one name, because a reader would find only one of them. */
-static int check_names_differ(const struct shf_layout *l, struct sheaf_error *err)
-{
-	const char **names = shf_alloc(l->tensors_n + 1, sizeof(*names));
-	int rc = 0;
-
-	if (!names)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for the names of all tensors");
-	for (size_t i = 0; i < l->tensors_n; i++)
-		names[i] = l->tensors[i].name;
-	qsort(names, l->tensors_n, sizeof(*names), megatron_names_order);
-	for (size_t i = 1; i < l->tensors_n && rc == 0; i++)
-		if (strcmp(names[i - 1], names[i]) == 0)
-			rc = shf_fail(err, SHEAF_EINVAL, "tensor %.*s: two tensors have this name "
-			              "in a checkpoint of Megatron; use --prefix or --family to "
-			              "write one of them", shf_name_show(names[i]), names[i]);
-	shf_free(names);
-	return rc;
-}
-
 /* Gives all tensors their names in Megatron-Core. The tensors are placed before this is called:
  * placing needs them in the order of the layout, which is that of their names in the step. */
 static int name_tensors(struct shf_layout *l, struct sheaf_error *err)
@@ -109,7 +79,7 @@ static int name_tensors(struct shf_layout *l, struct sheaf_error *err)
 
 	for (size_t i = 0; i < l->tensors_n && rc == 0; i++)
 		rc = name_tensor(l, &l->tensors[i], err);
-	return rc == 0 ? check_names_differ(l, err) : rc;
+	return rc == 0 ? shf_dcp_check_names(l, false, err) : rc;
 }
 
 /* ---- files ---- */

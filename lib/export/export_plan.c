@@ -144,19 +144,17 @@ static int choose_all(struct choice *c, struct shf_export_plan *plan,
 		fam.dir = strcmp(fam.name, "model") == 0 ? "." : fam.name;
 		fam.tensors_n = (uint32_t)choose_of_family(c, l, (uint32_t)f, opts->prefix,
 		                                           copies);
+		if (fam.tensors_n == 0 && l->families[f].tensors_n)
+			return shf_fail(err, SHEAF_ELAYOUT, "%s: family %.60s has no tensor whose "
+			                "name begins with '%.200s'", step->path,
+			                l->families[f].name, opts->prefix);
 		if (fam.tensors_n)
 			out->families[out->families_n++] = fam;
 	}
 	if (plan->format->ties_states)
 		leave_ties(c, out, l);
-	if (l->tensors_n == 0)
-		return shf_fail(err, SHEAF_ELAYOUT, "%s: has no tensor that can be read; use sheaf "
-		                "show to see what it has", step->path);
-	if (c->n == 0)
-		return shf_fail(err, SHEAF_ELAYOUT, "%s: family %.60s has no tensor whose name "
-		                "begins with '%.200s'", step->path,
-		                opts->family ? opts->family : "model", opts->prefix);
-	return 0;
+	return c->n ? 0 : shf_fail(err, SHEAF_ELAYOUT, "%s: has no tensor that can be read; use "
+	                           "sheaf show to see what it has", step->path);
 }
 
 /* Sets *first and *end to the families of the step that are written: the one that was asked for, or
@@ -172,9 +170,9 @@ static int choose_families(size_t *first, size_t *end, const struct sheaf_checkp
 	if (f < 0)
 		return shf_fail(err, SHEAF_ELAYOUT, "%s: has no family %.60s", step->path,
 		                opts->family);
-	if (*end - *first > 1 && (opts->as || opts->prefix[0] || opts->dtype))
-		return shf_fail(err, SHEAF_EINVAL, "%s: has %zu families, and a type, a prefix or "
-		                "another name of a family can be given for one; name that one",
+	if (*end - *first > 1 && (opts->as || opts->dtype))
+		return shf_fail(err, SHEAF_EINVAL, "%s: has %zu families, and a type or another "
+		                "name of a family can be given for one; name that one",
 		                step->path, *end - *first);
 	return 0;
 }

@@ -19,6 +19,17 @@ bool shf_torch_has_type(int32_t dtype)
 	return shf_torch_name(dtype) != NULL;
 }
 
+const char *shf_torch_state_key(const char *kind)
+{
+	static const char *const keys[][2] = { { "moment1_0", "exp_avg" },
+		{ "moment2_0", "exp_avg_sq" }, { "moment2_max_0", "max_exp_avg_sq" } };
+
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+		if (strcmp(kind, keys[i][0]) == 0)
+			return keys[i][1];
+	return kind;
+}
+
 /* Puts the persistent id of the storage: ("storage", class, key, "cpu", items). */
 static void put_storage(struct shf_pkw *w, const struct shf_lt_tensor *t, const char *storage,
                         uint32_t key)

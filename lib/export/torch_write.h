@@ -9,6 +9,9 @@
 #define SHF_TORCH_ARCHIVE "archive/"    /* the folder of all records of a file */
 bool shf_torch_has_type(int32_t dtype);
 const char *shf_torch_name(int32_t dtype);      /* in module torch; static */
+/* Returns the name that torch has for a state of the optimizer, which Sheaf calls `kind`: exp_avg
+ * for moment1_0. Returns `kind` itself where they have the same name. */
+const char *shf_torch_state_key(const char *kind);
 /* Puts the tensor, whose bytes are record data/<key> of the archive. */
 void shf_torch_put_tensor(struct shf_pkw *w, const struct shf_lt_tensor *t, uint32_t key);
 /* Puts a torch.Size. dims NULL: one of n zeros. */

@@ -207,7 +207,7 @@ static int walk_dict(struct walk *w, const struct shf_pk *v, int depth)
 	int rc = 0;
 
 	if (v->n == 0)
-		return depth ? walk_note(w, "{}") : 0;
+		return w->name.len ? walk_note(w, "{}") : 0;
 	for (uint32_t i = 0; i < v->n && rc == 0; i++) {
 		rc = walk_entry(w, v->u.a[2 * i], 0, v->u.a[2 * i + 1], depth + 1);
 		if (rc <= 0)
@@ -352,5 +352,5 @@ int shf_walk(struct shf_foreign *f, const struct shf_pickle *pickle, const struc
 		shf_buf_adds(&w.name, by->prefix);
 	rc = walk_value(&w, root, 0);
 	shf_buf_release(&w.name);
-	return rc < 0 ? rc : shf_foreign_check_names(f, err);
+	return rc < 0 || !by->add ? rc : shf_foreign_check_names(f, err);
 }

@@ -19,6 +19,8 @@
 #include "torch_dcp_flat.h"
 #include "torch_dcp_index.h"
 #include "torch_dcp_item.h"
+#include "torch_dcp_states.h"
+#include "torch_walk.h"
 #include "torch_zip.h"
 #include "valid.h"
 
@@ -423,9 +425,11 @@ static int dcp_add_tensor(struct dcp *d, const struct shf_dcp_tensor *t, size_t 
 	return rc < 0 ? rc : dcp_list_tensor(d, t, &x);
 }
 
-/* Appends a value that is no tensor to *text, if it is a small and plain one. */
-static int dcp_read_bytes(struct dcp *d, const struct shf_foreign_item *of, struct shf_buf *text)
+/* Notes a value that is no tensor, and what is in it. *read gets whether that was possible. */
+static int dcp_read_bytes(struct dcp *d, const struct shf_dcp_tensor *t,
+                          const struct shf_foreign_item *of, bool *read)
 {
+	char *name = shf_arena_strdup(&d->f->arena, t->name, t->name_n);
 	struct shf_torch_zip zip = { 0 };
 	struct shf_dcp_item item;
 	struct sheaf_error own;
@@ -434,23 +438,26 @@ static int dcp_read_bytes(struct dcp *d, const struct shf_foreign_item *of, stru
 	if (rc == 0)
 		rc = shf_torch_zip_open(&zip, &item.region, &own);
 	if (rc == 0)
-		shf_walk_scalar(text, zip.pickle.root);
+		rc = name ? shf_torch_walk_notes(d->f, &zip.pickle, zip.pickle.root, name, &own)
+		          : dcp_no_memory(d);
+	*read = rc == 0;
 	shf_torch_zip_release(&zip);
 	shf_dcp_item_end(&item);
 	if (rc == 0 || rc == SHEAF_EFORMAT)     /* what is not read is noted */
 		return 0;
-	*d->err = own;
+	if (name)
+		*d->err = own;
 	return rc;
 }
 
-/* Notes a value that is no tensor: a small one as a text, if it is a plain value. */
+/* Lists the item of a value that is no tensor, and notes the value. */
 static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 {
 	const struct shf_dcp_place *e = shf_dcp_index_find(&d->index, t, 0);
 	struct shf_foreign_item item = { 0 };
 	const char *unknown = e ? shf_dcp_index_unknown(&d->index, e) : NULL;
 	const struct shf_foreign_file *file;
-	struct shf_buf text = SHF_BUF_INIT;
+	bool read = false;
 	int rc;
 
 	if (!e)
@@ -471,19 +478,15 @@ static int dcp_add_bytes(struct dcp *d, const struct shf_dcp_tensor *t)
 	if (d->f->items.oom)
 		return dcp_no_memory(d);
 	if (e->bytes <= BYTES_SHOWN && !unknown)
-		rc = dcp_read_bytes(d, &item, &text);
-	if (rc == 0 && unknown)
-		rc = shf_foreign_note(d->f, d->err, t->name, t->name_n, "an object of %" PRIu64
-		                      " bytes, stored through a transformation that is not read: "
-		                      "%s", e->bytes, unknown);
-	else if (rc == 0 && text.len)
-		rc = shf_foreign_note(d->f, d->err, t->name, t->name_n, "%.*s", (int)text.len,
-		                      (const char *)text.data);
-	else if (rc == 0)
-		rc = shf_foreign_note(d->f, d->err, t->name, t->name_n, "an object of %" PRIu64
-		                      " bytes, which sheaf does not read", e->bytes);
-	shf_buf_release(&text);
-	return rc;
+		rc = dcp_read_bytes(d, t, &item, &read);
+	if (rc < 0 || read)
+		return rc;
+	if (unknown)
+		return shf_foreign_note(d->f, d->err, t->name, t->name_n, "an object of %" PRIu64
+		                        " bytes, stored through a transformation that is not read: "
+		                        "%s", e->bytes, unknown);
+	return shf_foreign_note(d->f, d->err, t->name, t->name_n, "an object of %" PRIu64
+	                        " bytes, which sheaf does not read", e->bytes);
 }
 
 int shf_dcp_open(struct shf_foreign *f, const struct shf_torch_show *show, bool flat,
@@ -518,7 +521,9 @@ int shf_dcp_open(struct shf_foreign *f, const struct shf_torch_show *show, bool 
 
 static int open_dcp(struct shf_foreign *f, struct sheaf_error *err)
 {
-	return shf_dcp_open(f, NULL, false, err);
+	int rc = shf_dcp_open(f, NULL, false, err);
+
+	return rc < 0 ? rc : shf_dcp_states_rename(f, err);
 }
 
 const struct shf_foreign_format shf_torch_dcp = {

@@ -20,6 +20,11 @@ static const char *const optimizer_keys[] = { "optimizer", "optimizer_state_dict
 static const char *const weights_keys[] = { "model", "model_state_dict", "state_dict",
 	"model_state", "module", "net", "network", "weights" };
 
+const char *shf_torch_weights_key(size_t i)
+{
+	return i < sizeof(weights_keys) / sizeof(weights_keys[0]) ? weights_keys[i] : NULL;
+}
+
 bool shf_torch_training_begin(struct shf_torch_training *t, struct shf_foreign *f,
                               const struct shf_pk *root)
 {

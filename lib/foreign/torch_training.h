@@ -27,4 +27,7 @@ bool shf_torch_training_begin(struct shf_torch_training *t, struct shf_foreign *
 int shf_torch_training_rename(const struct shf_torch_training *t, struct shf_foreign *f,
                               struct sheaf_error *err);
 void shf_torch_training_release(struct shf_torch_training *t);
+/* Returns the key number i under which such dictionaries usually have the weights, the commonest
+ * first. NULL: there are not so many. */
+const char *shf_torch_weights_key(size_t i);
 #endif

@@ -83,6 +83,58 @@ def test_a_directory_of_dcp() -> None:
         opens(model, at + "/hf")
 
 
+def with_state() -> tuple[Any, Any]:
+    made = trained()
+    return made, torch.optim.AdamW(made.parameters(), lr=1e-3, amsgrad=True)
+
+
+def train(made: Any, optimizer: Any, seed: int) -> None:
+    torch.manual_seed(seed)
+    made(torch.randint(0, 61, (2, 15))).logits.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def same(one: Any, other: Any) -> None:
+    for p, q in zip(one[0].parameters(), other[0].parameters()):
+        assert torch.equal(p, q)
+        assert one[1].state[p].keys() == other[1].state[q].keys()
+        for key, t in one[1].state[p].items():
+            assert torch.equal(t, other[1].state[q][key]), key
+
+
+@tap.needs(*NEEDS)
+def test_training_moves_from_dcp_and_back() -> None:
+    """Training goes on from DCP by `sheaf import`, and in DCP from what `sheaf export` writes"""
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    there, back = with_state(), with_state()
+    for seed in range(2):
+        train(*there, seed)
+    with tap.folder() as at:
+        whole = dict(zip(("model", "optim"), get_state_dict(*there)))
+        for path, tree in (("flat", whole), ("app", {"app": whole})):
+            dcp.save(tree, checkpoint_id=os.path.join(at, path), no_dist=True)
+        for path, prefix in (("flat", "model."), ("app", "app.model.")):
+            run, here = os.path.join(at, "run-" + path), with_state()
+            subprocess.run([sys.argv[1], "import", os.path.join(at, path), run + "@2", "--prefix",
+                            prefix], check=True)
+            with sheaf.Checkpointer(run, readonly=True) as ckpt:
+                ckpt.track(*here)
+                assert ckpt.load().step == 2
+            same(here, there)
+        subprocess.run([sys.argv[1], "export", run + "@2", at + "/out", "--format", "dcp",
+                        "--all"], check=True)
+        state = dict(zip(("model", "optimizer"), get_state_dict(*back)))
+        dcp.load(state, checkpoint_id=at + "/out", no_dist=True,
+                 planner=dcp.DefaultLoadPlanner(allow_partial_load=True))
+        set_state_dict(*back, model_state_dict=state["model"],
+                       optim_state_dict=state["optimizer"])
+        for one in (there, here, back):
+            train(*one, 7)
+        same(here, there)
+        same(back, there)
+
+
 MAPS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "maps")
 MAPPED: dict[str, tuple[dict[str, int], list[str]]] = {
     "qwen2": ({}, ["qwen2-hf-paddle", "qwen2-hf-megatron"]),

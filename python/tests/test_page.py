@@ -52,11 +52,12 @@ def test_the_examples_of_the_page_on_dcp() -> None:
 def test_the_script_of_the_page_on_moving() -> None:
     """The blocks of doc/python-moving.md run one after another"""
     found = [code for _, code in blocks(os.path.join("doc", "python-moving.md"))]
-    assert len(found) == 6, len(found)
+    assert len(found) == 8, len(found)
     with tap.folder() as at:
         tried("\n".join(found), at)
         made = [n for n in sorted(os.listdir(at)) if not n.startswith("said-")]
-        assert made == ["new-dcp", "new.pt", "old-dcp", "old.pt", "runs", "weights.pt"], made
+        assert made == ["new-dcp", "new.pt", "newer-dcp", "old-dcp", "old.pt", "runs",
+                        "weights.pt"], made
 
 
 @tap.needs("torch")

@@ -73,6 +73,22 @@ has 'which is said' err 'nothing was compared: there are only numbers of updates
 t 1 'a prefix that no name has is an answer' "$SHEAF" import hf ema@6 --prefix x.
 has 'in a sentence' err "no tensor whose name begins with 'x.'"
 
+t 0 'the weights and the state of the optimizer' "$SHEAF" import f/training.pt cut@7 --prefix model.
+has 'without the other tensors, which are counted' err 'do not begin with model.: 6'
+t 0 'lose the key of the model' "$SHEAF" show cut@7 --json
+json 'both' 'set(o[0]["families"]) == {"model", "optimizer"} and \
+	not any(x["name"].startswith("model.") for x in o[0]["tensors"])'
+t 1 'diff pairs both, from one side' "$SHEAF" diff f/training.pt cut@7
+has 'and misses what was left out' out '6 of 34 tensors differ'
+t 1 'and from the other' "$SHEAF" diff cut@7 f/training.pt
+has 'and misses the same' out '6 of 34 tensors differ'
+t 0 'a dictionary of several families in one directory' \
+	"$SHEAF" export cut@7 cut.dcp --format dcp --all
+t 0 'is that step again' "$SHEAF" import cut.dcp cut@8 --prefix model.
+t 0 'in every family' "$SHEAF" diff cut@7 cut@8
+t 1 'a prefix that one family has not' "$SHEAF" import old@10 cut@9 --prefix h
+has 'is refused' err 'has no tensor whose name begins with'
+
 # A step of another run, with all its families.
 t 0 'a step of another run is imported' "$SHEAF" import old@10 run --max-shard-size 6000
 t 0 'with all its families' "$SHEAF" diff old@10 run@10

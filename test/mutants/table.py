@@ -2039,8 +2039,8 @@ gullible("hub_main_missing", "a snapshot that refs/main names need not be there"
          "sim/test_hub_cache: what_does_not_say_which")
 MEGATRON_OUT = "sim/test_export_megatron: "
 bug("megatron_moments_swapped", "the moments of Adam change places in a checkpoint of Megatron",
-    "export/export_megatron.c:state_name", "key = keys[i][1];",
-    "{ key = keys[MUTANT ? 1 - i : i][1]; break; }", MEGATRON_OUT + "states_have")
+    "export/torch_write.c:shf_torch_state_key", "return keys[i][1];",
+    "return keys[MUTANT && i < 2 ? 1 - i : i][1];", MEGATRON_OUT + "states_have")
 bug("megatron_old_masters", "masters keep the name that Megatron-Core had before 0.14",
     "export/export_megatron.c:master_name", "strncmp(name, old, sizeof(old) - 1) == 0",
     "(strncmp(name, old, sizeof(old) - 1) == 0 && !MUTANT)", MEGATRON_OUT + "states_have")
@@ -2802,6 +2802,13 @@ blind("training_shape_ignored", "a state is given to a weight of another shape",
 blind("training_groups_mixed", "groups of parameters of one shape are told apart by the order",
       "foreign/torch_training.c:sort_params",
       "sorted[i - 1]->group != sorted[i]->group", TRAINING + "groups_are_told_apart")
+bug("dcp_states_unshaped", "a moment of DCP need not have the shape of its weight",
+    "foreign/torch_dcp_states.c:weight_of", "shf_torch_shape_compare(weight->t, s->t)",
+    "(shf_torch_shape_compare(weight->t, s->t) && !MUTANT)",
+    "sim/test_torch_dcp_states: what_is_not_surely")
+bug("dcp_states_twice", "two optimizers of DCP give their states the names of one weight",
+    "foreign/torch_dcp_states.c:rename_group", "has_state = true", "has_state = !MUTANT",
+    "sim/test_torch_dcp_states: each_of_several")
 bug("whole_file_passed_over", "shards with an index come before a whole file",
     "format/shards.c:shf_shards_are_beside", "return beside;", "return beside && !MUTANT;",
     INDEX + "a_whole_file_comes_before")
