@@ -132,8 +132,9 @@ static int run(const struct cli_args *a)
 		printf("%s%s in %lld step%s\n", apply ? "removed: " : "to remove: ",
 		       wl_size(size, p.bytes), (long long)p.removed, p.removed == 1 ? "" : "s");
 	if (rc >= 0 && p.removed && !a->json && apply && grace)
-		printf("the next job or prune after %lld s frees their space; `sheaf prune` with "
-		       "the same options and --grace 0 frees it now\n", (long long)grace);
+		printf("their space is freed by the next job that opens the run after 600 s, or by "
+		       "`sheaf prune` with the same options after %lld s (--grace 0: now)\n",
+		       (long long)grace);
 	rc = rc < 0 ? cli_error(a, rc, place.path, err.msg, NULL) : 0;
 out:
 	cli_list_release(&p.list);
@@ -162,9 +163,9 @@ const struct cli_verb cli_prune = {
 		"verified first if that has not been done since its commit. --best looks at a\n"
 		"note of the steps that is a decimal number, as in 1.25e-3; of equal ones the\n"
 		"newer is better, and a step without such a note is kept by the other rules\n"
-		"only. Removed steps lie in .sheaf/trash for the grace. The next job that\n"
-		"writes to the run, or the next prune, then deletes them; --grace 0 does so\n"
-		"at once.",
+		"only. Removed steps lie in .sheaf/trash until the grace is over, and the next\n"
+		"prune deletes them; --grace 0 does so at once. The grace is not stored: a job\n"
+		"that opens the run deletes what was removed 600 s ago or earlier.",
 	.exits = "  0  listed, or removed\n"
 		 "  1  the newest step is damaged, so nothing goes\n"
 		 "  2  no such run, it is locked, or it could not be read",

@@ -55,7 +55,8 @@ struct sheaf_staging {
  * unless one of these is true:
  * - It is one of the keep_last newest, its number is a multiple of keep_every, or it is one of the
  *   keep_best best.
- * - It is marked SHEAF_MARK_KEEP (sheaf-admin.h), or is the one that this job has loaded.
+ * - It is marked SHEAF_MARK_KEEP (sheaf-admin.h), or is the one that this job has loaded, and the
+ *   job has not committed another one since.
  * - It is damaged.
  *
  * sheaf_run_prune removes checkpoints at once. Commits remove them in the background: a thread of

@@ -197,6 +197,26 @@ bool shf_step_find_is_same(const struct shf_step_found *found, const struct shf_
 	return found->ino == ino || !found->ino || !ino;
 }
 
+/* Says why the manifest in that directory cannot be read. rc: what the system said; dir: the
+ * directory, or what the system said of it. */
+static int fail_to_read(int rc, int dir, bool remains, const char *path, struct sheaf_error *err)
+{
+	if (dir == -ELOOP || dir == -ENOTDIR)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s: is a file or a symbolic link, and a "
+		                "checkpoint of a run must be a directory; open what the link leads "
+		                "to by its own path", path);
+	if (rc == -ENOENT && remains)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s: sheaf.json is missing", path);
+	if (rc == -ENOENT)
+		return shf_fail(err, SHEAF_EFORMAT, "%s: no sheaf.json, so it was not saved by "
+		                "Sheaf; open it with sheaf_checkpoint_open_path", path);
+	if (rc == -EINVAL || rc == -EISDIR || rc == -ELOOP)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: not a regular file", path);
+	if (rc == -EFBIG)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: larger than 1 MiB", path);
+	return shf_fail_sys(err, -rc, "%s/sheaf.json", path);
+}
+
 /* The manifest is read through an open descriptor of the directory. The inode of the directory goes
  * into the result, so that open_found() can find out whether the directory was replaced since. */
 int shf_step_find_number(struct sheaf_run *run, int64_t n, struct shf_buf *told,
@@ -248,18 +268,8 @@ int shf_step_find_number(struct sheaf_run *run, int64_t n, struct shf_buf *told,
 	if (gone)
 		rc = shf_fail(err, SHEAF_ENOENT, "%s: was deleted or moved while it was being "
 		              "opened", path);
-	else if (rc == -ENOENT && remains)
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: sheaf.json is missing", path);
-	else if (rc == -ENOENT)
-		rc = shf_fail(err, SHEAF_EFORMAT,
-			      "%s: no sheaf.json, so it was not saved by Sheaf; open it with "
-			      "sheaf_checkpoint_open_path", path);
-	else if (rc == -EINVAL || rc == -EISDIR || rc == -ELOOP)
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: not a regular file", path);
-	else if (rc == -EFBIG)
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: larger than 1 MiB", path);
 	else if (rc < 0)
-		rc = shf_fail_sys(err, -rc, "%s/sheaf.json", path);
+		rc = fail_to_read(rc, dir, remains, path, err);
 	t.step = n;
 	t.path = path;
 	t.name = name;

@@ -246,13 +246,20 @@ void shf_list_release(struct shf_list *list)
 	list->n = 0;
 }
 
+/* Returns the path of the run as a command in a message has it: whole, or RUN if it is longer than
+ * `most` bytes. A path that is cut would be that of something else. */
+static const char *run_in_command(const struct shf_store *s, size_t most)
+{
+	return strlen(s->path) <= most ? s->path : "RUN";
+}
+
 void shf_store_remedy(struct shf_store *s, int64_t step, char out[SHF_REMEDY])
 {
 	int64_t older = shf_step_older(s, step);
 
 	if (older >= 0)
-		snprintf(out, SHF_REMEDY, " (sheaf rewind %.100s@%lld goes back to the step before "
-		         "it)", s->path, (long long)older);
+		snprintf(out, SHF_REMEDY, " (sheaf rewind %s@%lld goes back to the step before it)",
+		         run_in_command(s, 100), (long long)older);
 	else
 		snprintf(out, SHF_REMEDY, " (no older step is left: restore its files from a copy, "
 		         "or open a new run directory)");
@@ -312,6 +319,19 @@ static void report_passed(const struct seeking *q)
 	}
 }
 
+/* Fails if a symbolic link has the name of a step. A run does not follow it, but what it leads to,
+ * maybe on a disk that is not mounted now, may be the latest checkpoint. */
+static int fail_if_link(struct shf_store *s, const char *name, struct sheaf_error *err)
+{
+	struct shf_stat st;
+
+	if (shf_sys_stat(s->sys, s->dir, name, false, &st) < 0 || st.type != SHF_T_LINK)
+		return 0;
+	return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: is a symbolic link, which a run does not "
+	                "follow; move the checkpoint itself there, mount its directory there, or "
+	                "remove the link if an older one is wanted", s->path, name);
+}
+
 /* Looks at the newest step that is not skipped. Returns 0 if it can be loaded; ENOENT if it is no
  * checkpoint, and an older one may be the latest; SHF_STEP_GONE; else the reason why no step can be
  * loaded. */
@@ -328,6 +348,9 @@ static int latest_one(struct shf_store *s, struct shf_entry *e, struct seeking *
 	}
 	if (rc == 1)
 		return SHF_STEP_GONE;
+	rc = e->state == SHF_FOREIGN ? fail_if_link(s, e->path, err) : 0;
+	if (rc < 0)
+		return rc;
 	if (e->state == SHF_FOREIGN || e->remains) {
 		seek_note_passed(q, e->step, "has no manifest, so it is not a checkpoint");
 		return SHEAF_ENOENT;
@@ -416,10 +439,10 @@ static int none_left(struct shf_store *s, const struct shf_steps *steps, const s
 	if (n == 0)
 		return shf_fail(err, SHEAF_ENOENT, "%s: has no checkpoint", s->path);
 	shf_name_of_step(s, t, newest);
-	return shf_fail(err, SHEAF_ECORRUPT, "%.150s: no checkpoint has its sheaf.json, but %d had "
-	                "one, the newest is %s (sheaf recover %.150s lists them; restore "
-	                "sheaf.json from a copy, or open a new run directory)",
-	                s->path, n, t, s->path);
+	return shf_fail(err, SHEAF_ECORRUPT, "%.200s: no checkpoint has its sheaf.json, but %d had "
+	                "one, the newest is %s (sheaf recover %s lists them; restore sheaf.json "
+	                "from a copy, or open a new run directory)", s->path, n, t,
+	                run_in_command(s, 100));
 }
 
 /* Judges a list of steps for shf_store_seek, newest first, until one is not skipped. */

@@ -3,7 +3,8 @@
  * directories are synced; only then, after a grace for readers that take no lease, is it deleted.
  *
  *   I9  No step is deleted unless a newer one on the same branch has been re-read and verified
- *       since its commit, and keep rules allow; marks k and the loaded step are never deleted.
+ *       since its commit, and keep rules allow; marks k are never deleted, nor is the loaded
+ *       step before this job has committed one.
  *
  * A power cut after the rename may bring the step back, complete: that is why nothing in it is
  * touched before the sync. The file sheaf.pruned, made in it after that, carries the time from
@@ -22,6 +23,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <errno.h>
 #include <string.h>
 
 bool shf_saved_is_same(const struct shf_saved *a, const struct shf_saved *b)
@@ -43,7 +45,8 @@ bool shf_grace_is_over(struct shf_store *s, int dir, int grace_s)
 }
 
 /* Starts the grace, unless it has started. The time stamp of the file is the start, so it survives
- * a restart of the job. */
+ * a restart of the job. The file of a step that a person takes back from the trash stays in it;
+ * remove_step deletes it before the step goes to the trash again. */
 static void begin_grace(const struct shf_sys *sys, int dir)
 {
 	int fd = shf_sys_open(sys, dir, "sheaf.pruned",
@@ -157,6 +160,7 @@ struct judge {
 	const struct shf_entry *likely;         /* verified, or else the one that would be; only for
 	                                         * reasons */
 	const struct shf_entry *end;            /* oldest step of the branch of `likely` */
+	bool full;                              /* the disk is, so only the oldest steps go */
 	char text[200];
 };
 
@@ -235,7 +239,8 @@ static const char *why_stays(struct judge *j, const struct shf_entry *e)
 		return "not older than the verified step";
 	if (!e->on_branch)
 		return why_off_branch(j);
-	return NULL;
+	return j->full && !e->goes ? "the disk is full: it goes when the older ones have made room"
+	                           : NULL;
 }
 
 /* Moves one step to the trash while holding an exclusive lock on its manifest. Readers of ours hold
@@ -259,6 +264,7 @@ static int remove_step(struct shf_store *s, int trash, const struct shf_entry *e
 		*why = rc == -EAGAIN ? "it is being read" : "its manifest cannot be locked";
 		rc = 0;
 	} else {
+		shf_sys_unlink(sys, dir, "sheaf.pruned", false);
 		rc = shf_step_move(s, e->step, trash, e->session, err);
 		if (rc == 0)
 			rc = 1;
@@ -291,6 +297,42 @@ static int choose_what_goes(struct judge *j, struct shf_list *list)
 		newer_n += shf_entry_is_good(e);
 	}
 	return go;
+}
+
+/* Leaves all but those steps that are older than every step that stays. Returns whether there are
+ * such steps. No step that stays descends from another one by way of them, so they can be removed
+ * without new lines in .sheaf/descent. */
+static bool leave_all_but_oldest(struct shf_list *list)
+{
+	bool stays = false, any = false;
+
+	for (size_t i = 0; i < list->n; i++) {
+		struct shf_entry *e = &list->entries[i];
+
+		if (e->state > SHF_DAMAGED)
+			continue;
+		stays = stays || !e->goes;
+		e->goes = !stays;
+		any = any || e->goes;
+	}
+	return any;
+}
+
+/* Writes .sheaf/descent before any step is removed. On a full disk, where people prune, that may be
+ * impossible; then fewer steps go, and the file stays as it is. */
+static int note_descent(struct judge *j, struct shf_list *list, struct shf_buf *descent,
+                        struct sheaf_error *err)
+{
+	struct sheaf_error own = { 0 };
+	int rc = shf_descent_write(j->s, list, descent, &own);
+
+	if ((own.sys == ENOSPC || own.sys == EDQUOT) && leave_all_but_oldest(list)) {
+		j->full = true;
+		return 0;
+	}
+	if (rc < 0 && err)
+		*err = own;
+	return rc;
 }
 
 /* Removes the steps that are to go, oldest first. If a step turns out to be in use and stays, all
@@ -369,7 +411,7 @@ int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
 		goto out;
 	j.verified = s->in_doubt ? NULL : find_saved(&list, &p->verified);
 	if (choose_what_goes(&j, &list) && !p->dry)
-		rc = shf_descent_write(s, &list, &descent, err);
+		rc = note_descent(&j, &list, &descent, err);
 	if (rc == 0 && !p->dry) {
 		trash = shf_dir_make(s->sys, s->dot, "trash");
 		if (trash < 0)

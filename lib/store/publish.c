@@ -38,7 +38,8 @@
  *       than 0, EAGAIN, EINDOUBT, ELOST on any rank => T never exists.
  *   I8  A reader sees T with a valid manifest and all its bytes, or no T.
  *   I9  No step is deleted unless a newer one on the same branch has been re-read and verified
- *       since its commit, and keep rules allow; marks k and the loaded step are never deleted.
+ *       since its commit, and keep rules allow; marks k are never deleted, nor is the loaded
+ *       step before this job has committed one.
  *   I10 A staging page is reused only after the write that took it completed; if that step then
  *       fails, no other step is affected.
  *   I11 Recovery is idempotent, needs only the lock, and never creates a step.

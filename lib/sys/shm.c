@@ -26,6 +26,7 @@
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define BACKLOG 4096                    /* ranks of a node that may connect at once */
 #define LARGE ((size_t)2 << 20)         /* a large page, on most machines */
+#define PIECE ((size_t)16 << 20)        /* bytes that are allocated by one call */
 
 struct hello {                  /* the message that the descriptor comes with */
 	uint64_t magic, bytes;
@@ -60,6 +61,20 @@ static void allocate_large(int fd, size_t n)
 #endif
 }
 
+/* Allocates the n bytes of a memfd, piece by piece: some kernels give up a call that a signal
+ * interrupts and free what it had allocated, so with a timer that signals every few milliseconds
+ * one call for all bytes would never end. */
+static int allocate_all(int fd, size_t n)
+{
+	int rc = 0;
+
+	for (size_t at = 0; at < n && rc == 0; at += PIECE)
+		do
+			rc = fallocate(fd, 0, (off_t)at, (off_t)(n - at < PIECE ? n - at : PIECE));
+		while (rc && errno == EINTR);
+	return rc;
+}
+
 /* Makes a memfd of n bytes that are all allocated, and seals its size. The seals let a receiver
  * trust that reading the memory cannot fail with SIGBUS. */
 static int memfd_reserved(size_t n)
@@ -73,9 +88,7 @@ static int memfd_reserved(size_t n)
 	while (rc && errno == EINTR);
 	if (!rc) {
 		allocate_large(fd, n);
-		do
-			rc = fallocate(fd, 0, 0, (off_t)n);
-		while (rc && errno == EINTR);
+		rc = allocate_all(fd, n);
 	}
 	if (!rc)
 		rc = fcntl(fd, F_ADD_SEALS, SEALS);

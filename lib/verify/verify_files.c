@@ -467,6 +467,8 @@ static int known_names(const struct sheaf_checkpoint *step, struct names *known)
 	int rc = add_step_name(known, "sheaf.json");
 
 	rc = rc == 0 ? add_step_name(known, "sheaf.sums") : rc;
+	/* It is in a checkpoint that was taken back from the trash. */
+	rc = rc == 0 ? add_step_name(known, "sheaf.pruned") : rc;
 	for (size_t i = 0; i < l->files_n && rc == 0; i++)
 		rc = add_step_name(known, l->files[i].name);
 	for (size_t i = 0; i < step->plain_n && rc == 0; i++)

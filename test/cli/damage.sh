@@ -22,6 +22,15 @@ f.write(bytes([b ^ 4]))' "$1" "$2"
 
 again
 t 0 'a copy is as good' "$SHEAF" verify run
+mv run/checkpoint-3 moved && ln -s ../moved run/checkpoint-3
+t 1 'a link to a checkpoint is no checkpoint of the run' "$SHEAF" show run@3
+has 'which is said' err 'checkpoint-3: is a file or a symbolic link'
+t 1 'and it is not passed over for an older one' "$SHEAF" show run@latest
+has 'as it may be the newest' err 'checkpoint-3: is a symbolic link, which a run does not follow'
+t 0 'what it leads to is opened by its own path' "$SHEAF" show moved
+rm run/checkpoint-3 && mv moved run/checkpoint-3
+touch run/checkpoint-3/sheaf.pruned
+t 0 'a step that was taken back from the trash is as good' "$SHEAF" verify run
 poke "$C/$weights" 1200000
 t 1 'a flipped bit is found' "$SHEAF" verify run --json
 json 'with file, block and offset' 'o[0]["finding"] == "checksum" and \

@@ -2809,6 +2809,19 @@ bug("dcp_states_unshaped", "a moment of DCP need not have the shape of its weigh
 bug("dcp_states_twice", "two optimizers of DCP give their states the names of one weight",
     "foreign/torch_dcp_states.c:rename_group", "has_state = true", "has_state = !MUTANT",
     "sim/test_torch_dcp_states: each_of_several")
+bug("step_link_passed_over", "a link with the name of the newest step is passed over",
+    "store/list.c:fail_if_link", "st.type != SHF_T_LINK", "(MUTANT || st.type != SHF_T_LINK)",
+    "unit/test_store: a_link_with_the_name")
+bug("full_disk_keeps_all", "nothing is pruned on a full disk",
+    "store/prune_steps.c:note_descent", "leave_all_but_oldest(list)",
+    "!MUTANT && leave_all_but_oldest(list)", "unit/test_prune: on_a_full_disk")
+bug("full_disk_cuts_chains", "on a full disk steps between others go without a note of it",
+    "store/prune_steps.c:leave_all_but_oldest", "stays = stays || !e->goes;",
+    "stays = !MUTANT && (stays || !e->goes);", "unit/test_prune: on_a_full_disk")
+bug("old_grace_counts", "a step that was taken back keeps its old grace",
+    "store/prune_steps.c:remove_step", 'shf_sys_unlink(sys, dir, "sheaf.pruned", false);',
+    'if (!MUTANT) shf_sys_unlink(sys, dir, "sheaf.pruned", false);',
+    "unit/test_prune: a_step_that_was_taken_back")
 bug("whole_file_passed_over", "shards with an index come before a whole file",
     "format/shards.c:shf_shards_are_beside", "return beside;", "return beside && !MUTANT;",
     INDEX + "a_whole_file_comes_before")

@@ -362,6 +362,32 @@ TEST(a_descent_that_cannot_be_read_stops_a_prune_and_stays)
 	stop(&w);
 }
 
+/* People prune because a disk is full. Then nothing new can be noted about the steps between, but
+ * the oldest can go, and the others when there is room. */
+TEST(on_a_full_disk_the_oldest_steps_go)
+{
+	static const int errors[] = { ENOSPC, EDQUOT };
+
+	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++) {
+		struct world w;
+
+		start(&w, 6);
+		CHECK_RC(world_mark(&w, 3, 'k'), 0, &w.err);
+		simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .error = errors[i],
+		              .kind = SIMDISK_PWRITE, .name = "tmp-", .always = true });
+		CHECK_INT(world_prune(&w, 1, 6, -1), 2);
+		CHECK_INT(simdisk_fired(w.disk), 1);
+		CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-2"));
+		CHECK(simdisk_exists(w.disk, RUN "/checkpoint-4"));
+		simdisk_faults_clear(w.disk);
+		CHECK_INT(world_prune(&w, 1, 6, -1), 2);
+		CHECK(simdisk_exists(w.disk, RUN "/checkpoint-3"));
+		CHECK_RC(world_mark(&w, 3, 0), 0, &w.err);
+		CHECK_INT(world_prune(&w, 1, 6, -1), 1);
+		stop(&w);
+	}
+}
+
 /* A reader of the node: a shared lock on the manifest. */
 static const struct shf_sys *reader_of(struct world *w, int64_t step)
 {
@@ -609,6 +635,26 @@ TEST(the_grace_keeps_pruned_bytes_until_it_is_over)
 	CHECK_INT(world_prune(&w, 1, 2, 60), 0);
 	CHECK(!simdisk_exists(w.disk, path));
 	CHECK(simdisk_exists(w.disk, RUN "/.sheaf/trash/treasure/x"));
+	stop(&w);
+}
+
+TEST(a_step_that_was_taken_back_from_the_trash_has_another_grace)
+{
+	const struct shf_sys *sys;
+	struct world w;
+	char path[200];
+
+	start(&w, 2);
+	snprintf(path, sizeof(path), RUN "/.sheaf/trash/1-%s", w.known[0].session);
+	CHECK_INT(world_prune(&w, 1, 2, 60), 1);
+	sys = simdisk_process(w.disk, 778, 1);
+	CHECK_INT(shf_sys_rename(sys, SHF_CWD, path, SHF_CWD, RUN "/checkpoint-1", false), 0);
+	simdisk_advance(w.disk, 61);
+	CHECK_INT(world_prune(&w, 1, 2, 60), 1);
+	CHECK(simdisk_exists(w.disk, path));
+	simdisk_advance(w.disk, 61);
+	CHECK_INT(world_prune(&w, 1, 2, 60), 0);
+	CHECK(!simdisk_exists(w.disk, path));
 	stop(&w);
 }
 

@@ -102,6 +102,27 @@ TEST(latest_is_the_newest_good_step_and_never_falls_back_over_damage)
 	stop(&w);
 }
 
+/* A person moves checkpoints to an archive and links to them. What a run does not follow may be its
+ * newest checkpoint, so no older one is loaded instead, and the run does not count as empty. */
+TEST(a_link_with_the_name_of_a_step_stops_the_search)
+{
+	for (int there = 0; there < 2; there++) {
+		struct world w;
+		int64_t step = -1;
+
+		start(&w, 3);
+		CHECK_INT(simdisk_symlink(w.disk, there ? "checkpoint-3" : "archive/9",
+		                          RUN "/checkpoint-9"), 0);
+		CHECK_RC(shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err), SHEAF_ECORRUPT,
+		         &w.err);
+		CHECK(strstr(w.err.msg, RUN "/checkpoint-9: is a symbolic link, which a run does"));
+		CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-9"), 0);
+		CHECK_RC(shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err), 0, &w.err);
+		CHECK_INT(step, 3);
+		stop(&w);
+	}
+}
+
 /* A disk that does not answer says nothing about the step: not that it is damaged, and not that
  * another, or the one that is marked bad, is the newest good one. */
 TEST(latest_is_told_or_cannot_be_read_and_is_never_called_damaged_for_that)

@@ -522,7 +522,7 @@ TEST(each_file_too_many_is_found_and_harms_no_load)
 	static const char *const extra[] = { "notes.txt", "model-00003-of-00003.safetensors",
 		"model-00001-of-00001.safetensors", "model.safetensors", "sheaf.json.tmp",
 		"alive-0", ".hidden", "optimizer/optimizer-00002-of-00002.safetensors",
-		"master_weights/config.json", "sheaf.pruned" };
+		"master_weights/config.json", "optimizer/sheaf.pruned" };
 	struct scene *s = &scene;
 	char path[200];
 
