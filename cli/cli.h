@@ -187,6 +187,8 @@ void cli_say_unread(const char *src, struct sheaf_checkpoint *step);
 /* Prints the names of the files, and the number of the notes, that an export of the step to `dst`
  * leaves out. */
 void cli_say_left_out(const struct cli_args *a, const struct cli_step *s, const char *dst);
+/* Says that it is assumed of which weights the state of the optimizer is, if it is. */
+void cli_say_assumed(const char *src, struct sheaf_checkpoint *step);
 /* Returns whether trainers of Paddle resume from a directory of this format. */
 bool cli_is_for_paddle(const char *format);
 /* Reads --dtype, --max-shard-size and --mem. Returns 0, or 2 after printing the error. */

@@ -206,6 +206,8 @@ static int run(const struct cli_args *a)
 	            : answer(a, dst, &report, p.seconds);
 	if (rc == 0) {
 		cli_say_unread(a->pos[0], s.step);
+		if (how.all_families)
+			cli_say_assumed(a->pos[0], s.step);
 		say_classes(&s, dst);
 		cli_say_left_out(a, &s, dst);
 		say_steps(dst, &report);

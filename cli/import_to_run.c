@@ -97,6 +97,8 @@ static int run_import(const struct cli_args *a, const char *run, int64_t number)
 	if (rc == 0) {
 		cli_say_unread(a->pos[0], s.step);
 		say_left_out(a, &how, s.step, report.loaded);
+		if (!how.family || strcmp(how.family, "optimizer") == 0)
+			cli_say_assumed(a->pos[0], s.step);
 	}
 	cli_step_close(&s);
 	return rc;

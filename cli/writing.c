@@ -31,6 +31,16 @@ void cli_say_unread(const char *src, struct sheaf_checkpoint *step)
 	        "them\n", n);
 }
 
+void cli_say_assumed(const char *src, struct sheaf_checkpoint *step)
+{
+	const char *names = sheaf_checkpoint_note(step, "optimizer.names");
+
+	if (!names || strncmp(names, "assumed", 7))
+		return;
+	cli_say_of(src);
+	fprintf(stderr, "the names in the state of the optimizer are %s\n", names);
+}
+
 bool cli_is_for_paddle(const char *format)
 {
 	return strcmp(format, "paddle-uc") == 0 || strcmp(format, "paddle-fc") == 0 ||

@@ -357,9 +357,10 @@ int shf_torch_training_rename(const struct shf_torch_training *t, struct shf_for
 	else if (named > 0)
 		rc = rename_params(&x, err);
 	if (rc == 0 && named == 2)
-		rc = shf_foreign_note(f, err, "optimizer.names", 15, "the order of the weights in "
-		                      "%s: they are as many as the parameters of the optimizer, "
-		                      "and each has the shape of its state", t->weights);
+		rc = shf_foreign_note(f, err, "optimizer.names", 15, "assumed, not proven: from "
+		                      "the order of the weights in %s: they are as many as the "
+		                      "parameters of the optimizer, and each has the shape of its "
+		                      "state", t->weights);
 	shf_free(x.params);
 	shf_free(x.weights);
 	shf_free(x.sorted);

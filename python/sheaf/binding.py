@@ -15,11 +15,13 @@ The interpreter lock is released in every call.
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
+import signal
 import threading
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Iterator, Mapping, Optional
 
 from .errors import BY_NAME, Error
 from .messages import in_python
@@ -57,6 +59,63 @@ def struct_behind(kind: Kind) -> Optional[str]:
     return None
 
 
+class Held:
+    """Ctrl-C is only noted within this block, and raised at its end, unless the program has a
+    handler of its own.
+
+    During a call Python would raise KeyboardInterrupt at the beginning of a callback, before the
+    callback can catch it, and ctypes would drop it. Instead the next callback fails that may, which
+    ends the call. Within `several_calls` a call that has succeeded nevertheless leaves it to the
+    next one, so that the ranks stay in step.
+
+    raised  what a thread knows of exceptions
+    """
+
+    def __init__(self, raised: Raised) -> None:
+        self.raised, self.holds = raised, False
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread() and \
+                signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self.holds = True
+            signal.signal(signal.SIGINT, self.note)
+
+    def note(self, *_: Any) -> None:
+        self.raised.interrupted = True
+
+    def __exit__(self, *_: Any) -> None:
+        if self.holds:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if not self.raised.calls:
+                self.raised.interrupt()
+
+
+class Raised(threading.local):
+    """What a thread knows of exceptions during calls."""
+
+    last: Optional[BaseException] = None    # what a callback raised
+    mine = False                            # whether it is a thread that has made a call
+    interrupted = False                     # whether Ctrl-C came, and is not raised yet
+    calls = 0                               # depth of several_calls()
+
+    def interrupt(self) -> None:
+        """Raises KeyboardInterrupt if Ctrl-C came."""
+        if self.interrupted:
+            self.interrupted = False
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def several_calls(self) -> Iterator[None]:
+        """A block of several collective calls; see Held."""
+        self.calls += 1
+        try:
+            yield
+        finally:
+            self.calls -= 1
+            if not self.calls:
+                self.interrupt()
+
+
 class Library:
     """The interface that a description lists, of one library.
 
@@ -70,7 +129,7 @@ class Library:
             self.abi = json.load(f)
         self.path = path
         self.shared = ctypes.CDLL(path)
-        self.raised = threading.local()     # .last: what a callback on this thread raised
+        self.raised = Raised()
         self.constants: dict[str, Any] = {c["name"]: c["value"] for c in self.abi["constants"]}
         self.__dict__.update(self.constants)
         self.described = {s["name"]: s for s in self.abi["structs"]}
@@ -209,15 +268,18 @@ class Library:
         told = is_error(kind["to"]["parameters"][-1]["type"]) if names else False
         last = len(names) - (1 if told else 0)
         void = kind["to"]["returns"]["kind"] == "void"
+        stops = not void and not getattr(function, "collective", False)
 
         def called(*args: Any) -> Any:
             try:
+                if stops:
+                    self.raised.interrupt()
                 result = function(*args[first:last])
                 return None if void else result or 0
             except BaseException as e:      # it must not leave
                 # Only for a thread that is in `call`. One of the library has a state of Python's
                 # as long as a callback runs, and its end would free the exception: that crashed.
-                if hasattr(self.raised, "last"):
+                if self.raised.mine:
                     self.raised.last = e
                 if void:
                     self.report(e)
@@ -259,8 +321,9 @@ class Library:
         error = self.structs["sheaf_error"]()
         if len(parameters) == len(args) + 1 and is_error(parameters[-1]["type"]):
             args += (ctypes.byref(error),)
-        self.raised.last = None
-        code = int(getattr(self, name)(*args))
+        self.raised.last, self.raised.mine = None, True
+        with Held(self.raised):
+            code = int(getattr(self, name)(*args))
         if code < 0:
             self.fail(code, error)
         cause, self.raised.last = self.raised.last, None
@@ -270,7 +333,7 @@ class Library:
 
     def fail(self, code: int, error: Any) -> None:
         """Raises the exception of a result code."""
-        cause, self.raised.last = getattr(self.raised, "last", None), None
+        cause, self.raised.last = self.raised.last, None
         if isinstance(cause, (KeyboardInterrupt, SystemExit)):
             raise cause
         text = error.msg or self.sheaf_strerror(code)

@@ -86,6 +86,10 @@ class Group(Handle):
         address = ctypes.cast(x, ctypes.c_void_p).value
         self.operations.allreduce(view(address, 8 * n), self.names[op], ms / 1000)
 
+    # A rank must not leave these because of Ctrl-C (binding.py): the others would wait for it.
+    for of_group in (allgather, alltoallv, allreduce):
+        setattr(of_group, "collective", True)
+
 
 class Alone:
     """The operations of one process, for a call that needs a group."""

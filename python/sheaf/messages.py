@@ -9,7 +9,9 @@ PHRASES = {
     "set SHEAF_SLICE_OPTIONAL if it may be absent": "load with strict=False",
     "SHEAF_LOAD_ZERO fills absent optimizer state with zeros": "strict=False leaves it as it is",
     "load without SHEAF_LOAD_STRICT, or put it into opts.ignore":
-        "load with strict=False, or open the run with ignore=[...]",
+        "load with strict=False, or give ignore=[...] with its name to the Checkpointer",
+    "commit or free that save first": "wait for it first: handle.result()",
+    "no rank has a slice of it": "belongs to nothing that a rank tracks",
     "opts.progress ended ": "Ctrl-C on a rank, or its progress=, ended "}
 # Functions and flags that have another name in Python.
 NAMES = {"sheaf_state_new": "State()", "sheaf_run_open": "Run()", "sheaf_save_begin": "begin()",

@@ -240,12 +240,13 @@ class Session:
         self.track(trainer)
         before = rng.read({})
         ckpt, source = self.checkpointer, self.source
+        only = "model" if trainer.args.save_only_model else None    # no optimizer is tracked then
         if os.path.realpath(source.run) == os.path.realpath(ckpt.path):
-            ckpt.load(source.step)
+            ckpt.load(source.step, only=only)
         else:
             with Checkpointer(source.run, readonly=True, timeout=ckpt.timeout) as other:
                 self.tracked_by(other, trainer)
-                other.load(source.step)
+                other.load(source.step, only=only)
         self.streams = rng.read({})
         rng.write(before, {})
         self.best = best_of(trainer)
@@ -421,6 +422,7 @@ class Checkpoints:
             self.sheaf.load(self)
         else:
             above._load_optimizer_and_scheduler(checkpoint)
+            self.sheaf.best = best_of(self)
 
     def _load_scaler(self, checkpoint: Optional[str]) -> None:
         above: Any = super()

@@ -154,6 +154,39 @@ def test_tied_weights_and_masters_for_two_tensors() -> None:
 
 
 @needs("torch")
+def test_what_a_job_forgets() -> None:
+    """State that would be lost or begin anew is not loaded by half: what is missing is named"""
+    def stepped(m: Any) -> Any:
+        o = torch.optim.AdamW(m.parameters(), lr=0.5)
+        sum(p.sum() for p in m.parameters()).backward()
+        o.step()
+        return o
+
+    tied = Tied()
+    with folder() as at:
+        saved(at, tied, stepped(tied))
+        two = nn.ModuleDict({x: nn.Linear(3, 3, bias=False) for x in ("embed", "head")})
+        for tracked, says, only in (
+                ((two, torch.optim.AdamW(two.parameters())),
+                 "is tied to embed.weight in the checkpoint, and a tensor of its own", None),
+                ((Tied(),), "the state of an optimizer, and no optimizer is tracked", "model"),
+                ((nn.ModuleDict({"net": Tied()}),), "none of the 2 names of this model is stored: "
+                 "it has model/net.embed.weight, and the checkpoint model/embed.weight", None)):
+            with sheaf.Checkpointer(at, readonly=True) as ckpt:
+                ckpt.track(*tracked)
+                with raises(sheaf.Mismatch, says):
+                    ckpt.load()
+                if only is not None:
+                    ckpt.load(only=only)
+        with sheaf.Checkpointer(at, readonly=True) as ckpt:
+            ckpt.track(None, torch.optim.AdamW(two.parameters()))
+            with raises(LookupError, "is in no model that is tracked: track the module"):
+                ckpt.load()
+        with raises(ValueError, "is a checkpoint: a Checkpointer takes the run"):
+            sheaf.Checkpointer(os.path.join(at, "checkpoint-0"), readonly=True)
+
+
+@needs("torch")
 def test_one_name_of_a_tensor_is_enough() -> None:
     """only= with one name of a tied weight loads it, with and without masters"""
     m = Tied()

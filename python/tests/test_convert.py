@@ -7,6 +7,7 @@ usage: test_convert.py SHEAF, the command
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -133,6 +134,33 @@ def test_training_moves_from_dcp_and_back() -> None:
             train(*one, 7)
         same(here, there)
         same(back, there)
+
+
+@tap.needs(*NEEDS)
+def test_what_a_file_of_torch_save_does_not_say() -> None:
+    """That names are assumed, and options stay those of the job, is said when it is imported"""
+    made, optimizer = with_state()
+    train(made, optimizer, 0)
+    with tap.folder() as at:
+        torch.save({"model": made.state_dict(), "optimizer": optimizer.state_dict()},
+                   at + "/old.pt")
+        done = subprocess.run([sys.argv[1], "import", at + "/old.pt", at + "/run@0", "--prefix",
+                               "model."], check=True, capture_output=True, text=True)
+        assert "the state of the optimizer are assumed, not proven" in done.stderr, done.stderr
+        heard: list[str] = []
+        logger, hears = logging.getLogger("sheaf"), logging.Handler()
+        hears.emit = lambda record: heard.append(record.getMessage())   # type: ignore[assignment]
+        logger.addHandler(hears)
+        try:
+            here = with_state()
+            with sheaf.Checkpointer(at + "/run", readonly=True) as ckpt:
+                ckpt.track(*here)
+                ckpt.load()
+        finally:
+            logger.removeHandler(hears)
+        same(here, (made, optimizer))
+        assert any("stay those of this job" in x for x in heard), heard
+        assert any("optimizer are assumed, not proven: from the order" in x for x in heard), heard
 
 
 MAPS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "maps")

@@ -436,5 +436,34 @@ def test_ctrl_c_in_a_load() -> None:
         assert done.returncode == 7, (done.returncode, done.stderr)
 
 
+@tap.needs("torch")
+def test_ctrl_c_in_a_save() -> None:
+    """Ctrl-C at any moment of a save is a KeyboardInterrupt, and never lost in a callback"""
+    code = """if True:
+        import os, random, sheaf, signal, sys, threading, time, torch
+        m = torch.nn.Linear(900, 900)
+        random.seed(1)
+        seen = 0
+        with sheaf.Checkpointer(sys.argv[1], keep_last=2, grace_s=-1) as ckpt:
+            ckpt.track(m)
+            start = time.monotonic()
+            ckpt.save(1)
+            took = time.monotonic() - start
+            for i in range(20):
+                ends = random.random() * took * 0.7
+                try:
+                    threading.Timer(ends, os.kill, (os.getpid(), signal.SIGINT)).start()
+                    ckpt.save(i + 2)
+                    time.sleep(5)
+                except KeyboardInterrupt:
+                    seen += 1
+            ckpt.save(100)
+            assert seen == 20 and ckpt.verify() == [], seen
+    """
+    with tap.folder() as at:
+        done = subprocess.run([sys.executable, "-c", code, at], capture_output=True, text=True)
+        assert done.returncode == 0 and "Exception ignored" not in done.stderr, done.stderr
+
+
 if __name__ == "__main__":
     sys.exit(tap.run(globals()))

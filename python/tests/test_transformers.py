@@ -249,6 +249,28 @@ def test_limit_and_best() -> None:
         assert ranks.first(ranks.results(2, best, 2, at + "/run")) == ([8, 10], True, True)
 
 
+def better_before(rank: int, at: str, first: bool) -> Any:
+    """Trains without Sheaf to step 4, or on with it, to worse losses."""
+    launched.environment(rank, 1)
+    t = trainer(at, plain=first, eval_strategy="steps", eval_steps=2, save_steps=2,
+                max_steps=4 if first else 8, load_best_model_at_end=True, save_total_limit=3)
+    scores = iter([5.0, 3.0] if first else [4.0, 4.5])
+    own = t.evaluate
+    t.evaluate = lambda *a, **k: dict(own(*a, **k), eval_loss=next(scores))
+    t.train(resume_from_checkpoint=None if first else True)
+    return t.state.best_model_checkpoint, weights(t.model)
+
+
+@needs(*NEEDED)
+def test_the_best_of_the_trainer_stays() -> None:
+    """The best checkpoint that the Trainer wrote itself is the best until there is a better one"""
+    with folder() as at:
+        (want, first), = ranks.results(1, better_before, at + "/run", True)
+        assert want == at + "/run/checkpoint-4"
+        (found, last), = ranks.results(1, better_before, at + "/run", False)
+        assert found == want and last == first, found
+
+
 def from_memory(rank: int, n: int, at: str, resume: Any, kill: Any) -> Any:
     return trained(rank, n, at, resume, kill, save_steps=1,
                    use={"memory_every": 1, "disk_every": 4})

@@ -57,6 +57,9 @@ def check_path(path: Any) -> str:
     if number is not None:
         raise ValueError("%s is a step: a Checkpointer takes the run, %s, and load() the number"
                          % (text, run))
+    if os.path.exists(os.path.join(text, "sheaf.json")):
+        raise ValueError("%s is a checkpoint: a Checkpointer takes the run, which is the folder "
+                         "that it is in, and load() the number" % text)
     if os.path.isdir(text) and not is_run(text) and \
             any(n == ".metadata" or n.endswith(".distcp") for n in os.listdir(text)):
         raise ValueError("%s is a checkpoint of torch.distributed.checkpoint, which a run there "

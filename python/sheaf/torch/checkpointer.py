@@ -402,6 +402,8 @@ class Checkpointer:
         """Compares all bytes of a checkpoint with their checksums. [collective]
 
         Returns the findings, one message each, on the rank that found them; none if all is well.
+        Raises sheaf.Corrupt if the checkpoint cannot even be opened, because a file is missing or
+        has another length.
         """
         run = self.opened()
         self.background.drain()

@@ -84,6 +84,21 @@ def check_ties(items: list[Item], model: Mapping[str, Tensor], wanted: Wanted) -
                            "tensor of its own"))
 
 
+def check_tied_states(items: list[Item], model: Mapping[str, Tensor],
+                      states: Mapping[str, Tensor]) -> None:
+    """Raises sheaf.Mismatch if two names are two tensors here, and one in the checkpoint, of which
+    an optimizer has state: the second tensor would get none."""
+    own = {i.name: i.tied_to or i.name for i in items if i.family == "model"}
+    have = {name.rpartition("/")[0] for name in states}
+    for name, root in own.items():
+        tied = model[name].tied_to if name in model else None
+        if tied in own and own[tied] != root and tied in have and name not in have:
+            raise error("ELAYOUT", "model/%s is tied to %s in the checkpoint, and a tensor of its "
+                        "own in the model, for which an optimizer would get no state: tie them, "
+                        "after to_empty() if the model was on the meta device (strict=False loads "
+                        "both)" % (name, tied))
+
+
 def from_stored(items: list[Item], stored: Mapping[str, Mapping[str, Tensor]],
                 wanted: Wanted) -> list[Item]:
     """The items of models for a load; those that are wanted, by any name of the tensor.

@@ -34,7 +34,7 @@ from .layout import Unsupported
 from .model import Item, Model
 from .optimizer import FAMILY, Group, Optimizer, groups_of
 from .placed import Parts, Placed
-from .sources import Wanted, check_ties, from_stored
+from .sources import Wanted, check_tied_states, check_ties, from_stored
 
 log = logging.getLogger("sheaf")
 GROUPS, TRAINER = "param_groups", "trainer"
@@ -258,19 +258,22 @@ class Tracked:
         check_names(weights)
         if strict:
             check_ties(weights, stored.get("model", {}), wanted)
+            check_stored(weights, stored, wanted)
         items = from_stored(weights, stored, wanted)
         self.name_as_stored(stored.get("model", {}))
         restore = Restore(self, wanted, strict)
         restore.read(checkpoint, rank, ranks)
         restore.check_wanted(stored)
+        there = stored.get(FAMILY, {})
+        restore.states = sorted(n for n in there if wanted(FAMILY, n))
         if wanted.some("optimizer") and self.optimizers:
-            there = stored.get(FAMILY, {})
             if not there and not restore.groups and strict:
                 raise error("ELAYOUT", "the checkpoint has no state of an optimizer; only='model' "
                             "loads the weights alone")
             tensors = {n: (t.dtype, t.shape) for n, t in there.items() if wanted(FAMILY, n)}
-            restore.states = sorted(tensors)
             self.check_optimizers()
+            if strict and wanted(FAMILY):
+                check_tied_states(weights, stored.get("model", {}), there)
             for o in self.optimizers:
                 if restore.groups and wanted(FAMILY):
                     o.check_groups(restore.groups, strict)
@@ -281,6 +284,18 @@ class Tracked:
         for item in restore.items:
             item.optional = not strict
         return restore
+
+
+def check_stored(items: list[Item], stored: Mapping[str, Mapping[str, Tensor]],
+                 wanted: Wanted) -> None:
+    """Raises sheaf.Mismatch if the checkpoint has a model, and no tensor of this one: all names
+    differ. The library would name one, but later than the optimizers say what they miss."""
+    model, masters = stored.get("model", {}), stored.get("master_weights", {})
+    mine = [i.name for i in items if i.family == "model" and wanted("model", i.name)]
+    if mine and model and not any(n in model or n in masters for n in mine) and \
+            not any(n.startswith(m + ":") for m in mine for n in model):    # parts of subclasses
+        raise error("ELAYOUT", "none of the %d names of this model is stored: it has model/%s, and "
+                    "the checkpoint model/%s" % (len(mine), min(mine), min(model)))
 
 
 def check_names(items: list[Item]) -> None:
@@ -318,7 +333,8 @@ class Restore:
         self.extra: dict[str, Any] = {}
         self.parts: dict[str, list[Any]] = {}
         self.rank: dict[str, Any] = {}
-        count = checkpoint.notes().get(ADAM, "")
+        self.notes = checkpoint.notes()
+        count = self.notes.get(ADAM, "")
         self.updates = int(count) if COUNT.fullmatch(count) else None
         for name in checkpoint.files():
             own = OWN.fullmatch(name)
@@ -355,7 +371,11 @@ class Restore:
     def check_places(self, names: set[str]) -> None:
         """A rank must track each extra state, and a parameter of an optimizer that is stored;
         `names` are the places() of all ranks. Raises sheaf.Mismatch."""
-        if self.states and FAMILY not in names:
+        everything = self.wanted.patterns is None
+        if self.states and not self.tracked.optimizers and FAMILY not in names and everything:
+            raise error("ELAYOUT", "the checkpoint has the state of an optimizer, and no optimizer "
+                        "is tracked: track it, or load with only='model'")
+        if self.states and FAMILY not in names and self.tracked.optimizers:
             raise error("ELAYOUT", "the checkpoint has the state of an optimizer for other names "
                         "than those of the parameters that are tracked, such as optimizer/%s; "
                         "rename them with sheaf import --map, or load with only='model', which "
@@ -420,9 +440,21 @@ class Restore:
                                                "%s of rank %d" % (STREAM, rank))
         return found
 
+    def tell_doubts(self) -> None:
+        """Logs what a checkpoint of another program does not say about optimizers."""
+        if not self.states or not self.tracked.optimizers:
+            return
+        if not self.groups:
+            log.warning("the checkpoint has no options of parameter groups that can be loaded: "
+                        "learning rates, weight decay and so on stay those of this job")
+        names = self.notes.get("optimizer.names", "")
+        if names.startswith("assumed"):
+            log.warning("the names in the state of the optimizer are %s", names)
+
     def accept(self) -> None:
         """Restores all objects; random streams last."""
         t, wanted = self.tracked, self.wanted
+        self.tell_doubts()
         for m in t.models:
             m.set_extra_state({n: v for n, v in self.extra.items() if wanted("model", n)})
         plain = {n: {k: v for k, v in values.items() if wanted(FAMILY, "%s/%s" % (n, k))}

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any, Callable, Iterator, Optional, TypeVar
 
-from ..binding import error
+from ..binding import error, library
 from .ranks import interrupted
 
 STEP_SECONDS = 10.0                     # how long a save waits for step() on another thread
@@ -100,7 +100,7 @@ def one_at_a_time(method: Call) -> Call:
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.pid != os.getpid():     # a forked process must not wait for threads it lacks
             return method(self, *args, **kwargs)
-        with self.turns.taken(method.__name__):
+        with self.turns.taken(method.__name__), library().raised.several_calls():
             try:
                 found = method(self, *args, **kwargs)
             finally:
