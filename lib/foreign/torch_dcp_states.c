@@ -28,6 +28,7 @@ struct states {
 	struct state *all;              /* owned; n, grouped by optimizer */
 	struct named *named;            /* owned; tensors_n, in the order of their names */
 	size_t n, tensors_n;
+	size_t last;                    /* where in `named` the last weight was found */
 	struct shf_buf name;            /* owned; the name of a weight that is looked for */
 	bool starved;                   /* there was no memory for such a name */
 };
@@ -112,22 +113,37 @@ static const char *weight_name(struct states *x, const struct state *s, size_t k
 
 	shf_buf_reset(&x->name);
 	shf_buf_add(&x->name, s->t->name, keys);
-	if (*key)
-		shf_buf_addf(&x->name, "%s.", key);
+	shf_buf_adds(&x->name, key);
+	shf_buf_adds(&x->name, *key ? "." : "");
 	shf_buf_add(&x->name, parameter, n);
 	shf_buf_add(&x->name, "", 1);
 	x->starved |= x->name.oom;
 	return x->name.oom ? NULL : (const char *)x->name.data;
 }
 
+/* Finds a tensor by its name. States are mostly in the order of their weights, so the weight is
+ * often the one that was found before, or the next. */
+static struct named *find_named(struct states *x, const char *name)
+{
+	const struct named want = { .name = name };
+	struct named *found;
+
+	for (size_t i = x->last; i < x->last + 2 && i < x->tensors_n; i++)
+		if (strcmp(x->named[i].name, name) == 0)
+			return &x->named[x->last = i];
+	found = bsearch(&want, x->named, x->tensors_n, sizeof(want), named_order);
+	if (found)
+		x->last = (size_t)(found - x->named);
+	return found;
+}
+
 /* Returns the weight that a state is of, or NULL: there is none, or it cannot be that. */
 static struct named *weight_of(struct states *x, const struct state *s, size_t keys,
                                const char *key)
 {
-	const struct named want = { .name = weight_name(x, s, keys, key) };
+	const char *name = weight_name(x, s, keys, key);
 	char kind[SHF_TORCH_STATE_MAX];
-	struct named *weight = want.name ? bsearch(&want, x->named, x->tensors_n,
-	                                           sizeof(want), named_order) : NULL;
+	struct named *weight = name ? find_named(x, name) : NULL;
 
 	if (!weight || weight->t->family || weight->has_state || !always(split_kind(s, kind)) ||
 	    x->name.len + strlen(kind) > SHF_NAME_MAX)
@@ -182,7 +198,8 @@ static int rename_state(struct states *x, struct state *s, size_t keys, const ch
 	if (!weight_name(x, s, keys, key) || !split_kind(s, kind))
 		return SHEAF_ENOMEM;
 	x->name.len--;          /* its NUL */
-	shf_buf_addf(&x->name, "/%s", kind);
+	shf_buf_adds(&x->name, "/");
+	shf_buf_adds(&x->name, kind);
 	made = x->name.oom ? NULL : shf_arena_strdup(&x->f->arena, (const char *)x->name.data,
 	                                             x->name.len);
 	if (!made)
