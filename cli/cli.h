@@ -201,7 +201,7 @@ struct cli_families { const char *names[CLI_FAMILIES_MAX]; int n; };
 struct cli_pairs {
 	struct sheaf_checkpoint *side[2];       /* borrowed */
 	struct cli_families families[2];        /* of both sides; names are borrowed */
-	bool of_programs;               /* one side is from Sheaf, the other from another program */
+	bool of_programs;               /* the sides are from different programs */
 	char between;                   /* if not '\0': the names of tensors of side `joined` begin
 	                                 * with a family of the other side and this character, or in
 	                                 * a family of its own for state with `model` and this

@@ -64,13 +64,23 @@ static bool is_joined(struct sheaf_checkpoint *step, const struct cli_families *
 	return *last != '\0';
 }
 
+/* Returns whether two checkpoints of other programs have different formats. */
+static bool formats_differ(struct sheaf_checkpoint *a, struct sheaf_checkpoint *b)
+{
+	struct sheaf_checkpoint_info x = { .size = sizeof(x) }, y = { .size = sizeof(y) };
+
+	return sheaf_checkpoint_get_info(a, &x, NULL) == 0 &&
+	       sheaf_checkpoint_get_info(b, &y, NULL) == 0 && strcmp(x.format, y.format) != 0;
+}
+
 void cli_pairs_init(struct cli_pairs *p, const struct cli_step *left,
                     const struct cli_step *right)
 {
 	bool foreign[2] = { !left->of_sheaf, !right->of_sheaf };
 
 	*p = (struct cli_pairs){ .side = { left->step, right->step } };
-	p->of_programs = foreign[0] != foreign[1];
+	p->of_programs = foreign[0] != foreign[1] ||
+	                 (foreign[0] && formats_differ(left->step, right->step));
 	for (int k = 0; k < 2; k++)
 		list_families(&p->families[k], p->side[k]);
 	for (int k = 0; k < 2 && !p->between; k++)

@@ -151,6 +151,9 @@ for format in torch dcp paddle; do
 	t 0 'and one of them' "$SHEAF" diff all.$format f/paddle-uc --family optimizer --json
 	json 'alone' 'o[0]["tensors"] == 16 and o[0]["result"] == "same"'
 done
+"$SHEAF" convert f/training.pt counted --format paddle-uc --all >>err 2>&1
+t 0 'files of two other programs are the same where one has counts and one has powers of betas' \
+	"$SHEAF" diff f/training.pt counted --family optimizer
 t 0 'moments of Lightning need neither --step nor --betas' \
 	"$SHEAF" convert f/lightning.ckpt lit --format paddle-uc --all
 t 0 'nor do those of a dictionary of torch.save' \
