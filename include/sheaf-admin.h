@@ -236,7 +236,8 @@ const char *sheaf_prune_action_name(int32_t action);
  * their reason names the missing one.
  *
  * The newest checkpoint is verified first, unless that was done since its commit. For this its data
- * is dropped from the page cache and read from the disk again.
+ * is dropped from the page cache and read from the disk again. Files that other programs have put
+ * into its directory do not count.
  *
  * Removed checkpoints are moved to .sheaf/trash and deleted after sheaf_retention.grace_s. A call
  * spends at most a quarter of sheaf_opts.timeout_ms on deleting. The next prune, commit or open
@@ -261,7 +262,8 @@ int  sheaf_run_prune(struct sheaf_run *run, int dry,
  *             as the source.
  * report      receives what was found; report->held is the number of bytes written. May be NULL.
  * 0: The destination has the checkpoint, durable, with every byte verified now. If it had the same
- *    save already, that one was verified instead.
+ *    save already, that one was verified instead; files that other programs have put into its
+ *    directory do not count.
  * ECORRUPT: this checkpoint is damaged, or the same one in the destination is. Nothing is
  *    published.
  * EEXIST: another save has this number in the destination.

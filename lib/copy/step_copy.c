@@ -387,7 +387,7 @@ static int verify_there(const struct copying *c, struct sheaf_report *report,
 	rc = path.oom ? shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", c->dst.path)
 	              : shf_step_open_path(&there, (char *)path.data, NULL, &opts, c->dst.sys, err);
 	if (rc == 0)
-		rc = shf_step_verify(there, report, err);
+		rc = shf_step_verify_named(there, report, err);
 	shf_step_put(there);
 	shf_buf_release(&path);
 	return rc;
@@ -484,7 +484,7 @@ static int look_at(struct sheaf_checkpoint *step, struct sheaf_report *report,
 	rc = shf_step_wake(step, err);
 	if (rc == 0 && (step->sums_rc < 0 || step->cat_rc < 0)) {
 		/* The verification reports each fault that it finds. */
-		rc = shf_step_verify(step, report, err);
+		rc = shf_step_verify_named(step, report, err);
 		/* The verification cannot return 0 for a bad table. */
 		if (rc == 0 && !always(step->sums_rc == 0))
 			return shf_fail(err, SHEAF_EBUG, "%s: valid without its checksums",

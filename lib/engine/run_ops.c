@@ -133,7 +133,7 @@ static int verify_newest(struct sheaf_run *run, int64_t newest, struct sheaf_err
 	                                                   * its cached bytes before any rank
 	                                                   * reads */
 	if (rc == 0)
-		rc = shf_step_verify(step, &report, err);
+		rc = shf_step_verify_named(step, &report, err);
 	if (rc == 0)
 		run->lineage.verified = shf_step_saved(step);
 	shf_step_put(step);

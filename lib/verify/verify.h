@@ -21,8 +21,7 @@
 #define SHF_GONE UINT64_MAX
 /* A consumer of the verified bytes, file by file, for copying a step in the pass that verifies it.
  * [local], for a step that only this process has open. The first finding, and the first failure of
- * put, small or keep, stops the reading of blocks and all further calls. Extra files in the
- * directory are not looked for. */
+ * put, small or keep, stops the reading of blocks and all further calls. */
 struct shf_verify_sink {
 	/* Returns a descriptor of a file elsewhere that should be equal to file f, or -1 if there
 	 * is none. If there is one, it is verified in place of the step's own file, and put() is
@@ -47,7 +46,8 @@ struct shf_verify {
 	struct sheaf_checkpoint *step;
 	struct shf_verify_sink *sink;           /* borrowed; NULL: nothing is copied */
 	bool over;                      /* set once the sink is to get no more bytes */
-	const struct sheaf_report *report;      /* the caller's; may be NULL */
+	bool extra;                     /* files that the manifest does not name are findings */
+	struct sheaf_report *report;    /* the caller's; may be NULL */
 	bool sums;                      /* the table of sums is valid and is used */
 	uint64_t *bytes;                /* owned; size by file, as on disk; SHF_GONE: not to be
 	                                 * read */

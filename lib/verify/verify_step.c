@@ -394,7 +394,7 @@ static int look_at_everything(struct shf_verify *v, struct sheaf_error *err)
 	if (step->cat_rc < 0) /* else the headers were checked when the step was opened */
 		shf_verify_headers(v);
 	shf_verify_small(v);
-	if (zero && step->sound && !v->sink)
+	if (zero && step->sound && v->extra)
 		shf_verify_extra(v);
 	return 0;
 }
@@ -471,30 +471,15 @@ struct shf_saved shf_step_saved(const struct sheaf_checkpoint *step)
 	return saved;
 }
 
-int shf_step_verify(struct sheaf_checkpoint *step, struct sheaf_report *report,
-                    struct sheaf_error *err)
-{
-	/* No rank can read all of a step that lies in the memory of several nodes, so all ranks
-	 * refuse it. */
-	if (step->view && shf_view_access(step->view))
-		return shf_call_refuse(&step->run->team, SHF_CALL_VERIFY, step->made,
-		                       shf_fail(err, SHEAF_EINVAL, "%s: is spread over the memory "
-		                                "of several nodes, so it cannot be verified here; "
-		                                "load it there, which checks it", step->path), err);
-
-	return shf_step_verify_into(step, NULL, report, err);
-}
-
 /* A finding on any rank takes precedence over a failure to read on another, because an I/O error
  * may go away and damage does not.
  *
  * A step that is found whole here is no reason to delete older ones: what was read may have come
  * from the page cache or, in a copy, from files of the other run. Only callers that made sure that
  * every byte came from disk set lineage.verified. */
-int shf_step_verify_into(struct sheaf_checkpoint *step, struct shf_verify_sink *sink,
-                         struct sheaf_report *report, struct sheaf_error *err)
+static int verify(struct shf_verify *v, struct sheaf_error *err)
 {
-	struct shf_verify v = { .step = step, .sink = sink, .report = report };
+	struct sheaf_checkpoint *step = v->step;
 	struct shf_call m = { .kind = SHF_CALL_VERIFY, .handle = step->made };
 	struct sheaf_run *run = step->run;
 	int64_t from = shf_now(run);
@@ -504,22 +489,60 @@ int shf_step_verify_into(struct sheaf_checkpoint *step, struct shf_verify_sink *
 
 	err = err ? err : &own;
 	rc = shf_step_wake(step, err);
-	v.sums = step->sound && step->sums_rc == 0;
-	v.unproved = !step->sound;
-	rc = shf_call_enter(&run->team, &m, rc == 0 ? verify_setup(&v, err) : rc, err);
+	v->sums = step->sound && step->sums_rc == 0;
+	v->unproved = !step->sound;
+	rc = shf_call_enter(&run->team, &m, rc == 0 ? verify_setup(v, err) : rc, err);
 	if (rc == 0)
-		rc = look_at_everything(&v, err);
+		rc = look_at_everything(v, err);
 	if (rc == 0)
-		rc = sum_up(&v, x, err);
+		rc = sum_up(v, x, err);
 	if (rc == 0) {
-		if (report)
-			fill_verify_report(&v, x, shf_now(run) - from, report);
-		*err = x[FINDINGS] ? v.err : v.blind_err;
-		rc = shf_agree(&run->team, x[FINDINGS] ? v.rc : v.blind, err);
+		if (v->report)
+			fill_verify_report(v, x, shf_now(run) - from, v->report);
+		*err = x[FINDINGS] ? v->err : v->blind_err;
+		rc = shf_agree(&run->team, x[FINDINGS] ? v->rc : v->blind, err);
 		if (rc == 0 && x[UNPROVED])
-			rc = unverified(&v, err);
+			rc = unverified(v, err);
 	}
 	rc = shf_step_exclude_reuse(step, rc, err);
-	verify_release(&v);
+	verify_release(v);
 	return rc;
+}
+
+/* Verifies, unless the step lies in the memory of several nodes: no rank can read all of it, so all
+ * ranks refuse it. */
+static int verify_unless_spread(struct shf_verify *v, struct sheaf_error *err)
+{
+	struct sheaf_checkpoint *step = v->step;
+
+	if (step->view && shf_view_access(step->view))
+		return shf_call_refuse(&step->run->team, SHF_CALL_VERIFY, step->made,
+		                       shf_fail(err, SHEAF_EINVAL, "%s: is spread over the memory "
+		                                "of several nodes, so it cannot be verified here; "
+		                                "load it there, which checks it", step->path), err);
+	return verify(v, err);
+}
+
+int shf_step_verify(struct sheaf_checkpoint *step, struct sheaf_report *report,
+                    struct sheaf_error *err)
+{
+	struct shf_verify v = { .step = step, .report = report, .extra = true };
+
+	return verify_unless_spread(&v, err);
+}
+
+int shf_step_verify_named(struct sheaf_checkpoint *step, struct sheaf_report *report,
+                          struct sheaf_error *err)
+{
+	struct shf_verify v = { .step = step, .report = report };
+
+	return verify_unless_spread(&v, err);
+}
+
+int shf_step_verify_into(struct sheaf_checkpoint *step, struct shf_verify_sink *sink,
+                         struct sheaf_report *report, struct sheaf_error *err)
+{
+	struct shf_verify v = { .step = step, .sink = sink, .report = report };
+
+	return verify(&v, err);
 }

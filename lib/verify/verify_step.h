@@ -10,8 +10,12 @@
  * from finding out. [collective] */
 int shf_step_verify(struct sheaf_checkpoint *step, struct sheaf_report *report,
                     struct sheaf_error *err);
-/* Verifies all of an open step, and passes verified bytes to the sink, unless that is NULL. The
- * result is that of shf_step_verify. [local] with a sink, else [collective] */
+/* As shf_step_verify, but other files in the step's directory are not looked for. It is for callers
+ * that ask whether the step can be loaded: tools of others leave such files there (results of an
+ * evaluation, .DS_Store), and they say nothing about its bytes. [collective] */
+int shf_step_verify_named(struct sheaf_checkpoint *step, struct sheaf_report *report,
+                          struct sheaf_error *err);
+/* As shf_step_verify_named, and passes verified bytes to the sink. [local] */
 int shf_step_verify_into(struct sheaf_checkpoint *step, struct shf_verify_sink *sink,
                          struct sheaf_report *report, struct sheaf_error *err);
 /* Returns number and session of the step, as run->lineage keeps them. [local] */

@@ -22,6 +22,9 @@ json 'committed, with their parents' '[(x["step"], x["state"], x["parent"]) for 
 	[(10, "committed", None), (20, "committed", 10), (30, "committed", 20)]'
 t 0 'a second time is fine' "$SHEAF" copy run@10 far/away/dst --json
 json 'and writes nothing' 'o[0]["action"] == "there" and o[0]["written"] == 0'
+echo '{}' >far/away/dst/checkpoint-10/eval_results.json
+t 0 'also with a file of another tool in it' "$SHEAF" copy run@10 far/away/dst
+rm far/away/dst/checkpoint-10/eval_results.json
 t 0 'on a terminal it says so' tty "$SHEAF" copy run@10 far/away/dst
 has 'in a line' out 'there already, and good: step 10'
 t 0 'saving goes on there' mpi 1 save --run far/away/dst --step 40 --state state.json --adam \

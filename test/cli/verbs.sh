@@ -276,7 +276,11 @@ json 'and claims no proof' 'by("step")[20]["why"] == "if the newest step is veri
 result $? 'and removes nothing'
 t 0 'prune --keep-every keeps more' "$SHEAF" prune run --keep-last 1 --keep-every 20 --json
 json 'multiples' '{x["step"] for x in only("action", "remove")} == {30}'
+echo '{}' >run/checkpoint-40/eval_results.json
+t 1 'a file of another tool in the newest step' "$SHEAF" verify run@40
+has 'is found by verify' out 'extra: eval_results.json'
 t 0 'prune --apply removes' "$SHEAF" prune run --keep-last 1 --keep-every 20 --apply --grace 0
+rm run/checkpoint-40/eval_results.json
 [ ! -d run/checkpoint-30 ] && [ -d run/checkpoint-20 ]
 result $? 'those and no others'
 t 0 'the rest is whole' "$SHEAF" verify run
