@@ -191,7 +191,9 @@ static const char *why_goes(struct judge *j, const struct shf_entry *e)
 }
 
 /* Makes the reason for keeping a step that no newer one is known to descend from. A person who
- * deleted a step, or copied only some, must see which one is missing. */
+ * deleted a step, or copied only some, must see which one the branch lacks. Its session is named as
+ * well, because another save of that number may be here or set aside, and to bring that one back
+ * would mix two branches. */
 static const char *why_off_branch(struct judge *j)
 {
 	const struct shf_entry *end = j->end;
@@ -200,8 +202,8 @@ static const char *why_off_branch(struct judge *j)
 	         j->verified && !j->p->dry ? "the verified" : "the newest");
 	if (end && end->parent >= 0)
 		snprintf(j->text + strlen(j->text), sizeof(j->text) - strlen(j->text),
-		         ": %lld follows %lld, which is missing", (long long)end->step,
-		         (long long)end->parent);
+		         ": %lld follows %lld of session %.8s, which is not here",
+		         (long long)end->step, (long long)end->parent, end->parent_session);
 	return j->text;
 }
 
