@@ -251,8 +251,7 @@ static int run_id_find(struct shf_store *s, struct sheaf_error *err)
 	int rc = shf_names_read(s->sys, s->dir, &names);
 
 	if (rc < 0)
-		return shf_fail_io(err, -rc, "%s: reading random bytes for the run's identity",
-		                   s->path);
+		return shf_fail_io(err, -rc, "%s: listing the directory", s->path);
 	run_id_of_steps(s, &names);
 	rc = s->run[0] == '\0' ? refuse_other_names(s, &names, err) : 0;
 	shf_names_release(&names);

@@ -63,7 +63,7 @@ static const char *const sentences[] = {
 	"other/run/.sheaf/trash: sync before deleting", "other/run/checkpoint-#",
 	"other/run/checkpoint-#: rename of the stage", "other/run: creating the run directory",
 	"other/run: step #", "other/run: fsync of the directory", "other/run: reading random bytes "
-		"for the run's identity",
+		"for the run's identity", "other/run: listing the directory",
 	"run/.sheaf", "run/.sheaf/aside", "run/.sheaf/descent", "run/.sheaf/lock",
 	"run/.sheaf/marks", "run/.sheaf/marks/#", "run/.sheaf/proof-*", "run/.sheaf/rewind",
 	"run/.sheaf/rewinds", "run/.sheaf/run", "run/.sheaf/stage", "run/.sheaf/stage/#-*",
