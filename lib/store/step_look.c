@@ -34,8 +34,9 @@ static int step_folder_open(struct files *f, const char *name, size_t n)
 	return f->dir < 0 ? f->dir : 0;
 }
 
-/* Compares a file's size with the manifest. Returns 0; 1 if it differs, and then err says how;
- * -errno if this process lacks memory or descriptors, which says nothing about the step. */
+/* Checks that a file is a regular one of the manifest's size. Returns 0; 1 if it is not, and then
+ * err says how; -errno if this process lacks memory or descriptors, which says nothing about the
+ * step. */
 static int check_step_file(struct files *f, const struct shf_mf_file *file)
 {
 	const char *slash = strchr(file->name, '/'), *name = slash ? slash + 1 : file->name;
@@ -54,7 +55,9 @@ static int check_step_file(struct files *f, const struct shf_mf_file *file)
 	if (rc < 0)
 		shf_fail_sys(f->err, -rc, "%s/%s: finding the file that the manifest names",
 		             f->where, file->name);
-	else if (st.type != SHF_T_FILE || st.bytes != file->bytes)
+	else if (st.type != SHF_T_FILE)
+		shf_fail(f->err, SHEAF_ECORRUPT, "%s/%s: not a regular file", f->where, file->name);
+	else if (st.bytes != file->bytes)
 		shf_fail(f->err, SHEAF_ECORRUPT, "%s/%s: has %llu bytes, the manifest says %llu",
 		         f->where, file->name, (unsigned long long)st.bytes,
 		         (unsigned long long)file->bytes);

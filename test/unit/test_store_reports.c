@@ -342,6 +342,7 @@ TEST(of_a_damaged_step_it_is_said_how)
 		  "200" },
 		{ "model-00001-of-00001.safetensors", "x", "run/checkpoint-2/model-00001-of-00001"
 		  ".safetensors: has 1 bytes, the manifest says 5000" },
+		{ "config.json", "@", "run/checkpoint-2/config.json: not a regular file" },
 		{ "optimizer", NULL,
 		  "run/checkpoint-2/optimizer/optimizer-00001-of-00001.safetensors: "
 		  "finding the file that the manifest names: No such file or directory" },
