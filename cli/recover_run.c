@@ -52,9 +52,21 @@ static int list(const struct cli_args *a, const char *path)
 	return rc < 0 ? cli_error(a, rc, path, err.msg, NULL) : 0;
 }
 
+/* Warnings of the library go to stderr: what there was no time to delete, for example. */
+static void log_line(void *arg, int level, const char *line)
+{
+	(void)arg;
+	if (level > 1)
+		return;
+	fputs("sheaf: recover: ", stderr);
+	cli_put(stderr, line);
+	fputc('\n', stderr);
+}
+
 static int settle(const struct cli_args *a, const char *path, int32_t timeout_ms)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = timeout_ms };
+	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = timeout_ms,
+		.log = log_line };
 	struct sheaf_error err = { .msg = "" };
 	struct sheaf_run *r = NULL;
 	int rc = sheaf_run_open(&r, path, NULL, &opts, &err);
@@ -120,7 +132,8 @@ const struct cli_verb cli_recover = {
 		"nodes left of a flush, and a rewind that was not finished; and what the next\n"
 		"job that opens the run does with each: none, delete, finish,\n"
 		"wait (not yet), decide (never; that is yours). Nothing is changed.\n\n"
-		"--apply does it now, after listing it.\n\n"
+		"--apply does it now, after listing it. Deleting takes a quarter of --timeout-ms\n"
+		"at most; what then is left is said, and the next job or --apply goes on.\n\n"
 		"--salvage N publishes a save that is whole in the stage and whose writer is\n"
 		"dead. Recovery deletes such a save, because its commit may have told the\n"
 		"trainer that it failed; if you know better, this is the time. Every byte is\n"

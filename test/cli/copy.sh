@@ -88,3 +88,14 @@ json 'after listing' '[x["step"] for x in o if x["what"] == "staged"] == [30]'
 t 0 'what was listed' "$SHEAF" recover half --json
 json 'is gone' '[x["what"] for x in o] == ["lock"]'
 t 0 'and nothing else' "$SHEAF" verify half
+for i in $(seq 100 500); do
+	mkdir -p "half/.sheaf/trash/$i-0123456789abcdef0123456789abcdef" &&
+		: >"half/.sheaf/trash/$i-0123456789abcdef0123456789abcdef/x"
+done
+t 0 'what is to be deleted in too short a time' "$SHEAF" recover half --apply --timeout-ms 4
+has 'is not all deleted, which is said' err 'some leftovers of earlier jobs are not deleted yet'
+[ -n "$(ls half/.sheaf/trash)" ]
+result $? 'and is so'
+t 0 'more time' "$SHEAF" recover half --apply
+[ -z "$(ls half/.sheaf/trash)" ] && [ ! -s err ]
+result $? 'is enough'
