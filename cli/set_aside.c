@@ -136,13 +136,21 @@ static int act(const struct aside *s, const struct cli_item *it, bool back)
 	return cli_error(s->a, rc, s->run, err.msg, NULL);
 }
 
-static int delete_all(const struct aside *s)
+/* Deletes each step that is set aside. Goes on after a step that cannot be deleted, for example
+ * because a process has it open. After such a failure the lock is not waited for any more: a job
+ * may hold it, and each step would wait as long. Returns the worst exit status. */
+static int delete_all(struct aside *s)
 {
-	int rc = 0;
+	int worst = 0;
 
-	for (size_t i = 0; rc == 0 && i < s->list.n; i++)
-		rc = act(s, &s->list.items[i], false);
-	return rc;
+	for (size_t i = 0; i < s->list.n; i++) {
+		int rc = act(s, &s->list.items[i], false);
+
+		worst = rc > worst ? rc : worst;
+		if (rc)
+			s->opts.timeout_ms = 2;
+	}
+	return worst;
 }
 
 static int run(const struct cli_args *a)
@@ -194,7 +202,8 @@ const struct cli_verb cli_aside = {
 		"taken, where the step is damaged, and where it would come between steps that it\n"
 		"has nothing to do with: it must follow the newest step that is there, or be what\n"
 		"a step that is there follows. So a rewind is undone from the oldest step on.\n\n"
-		"--delete N deletes one, --delete all each of them; nothing brings them back.\n\n"
+		"--delete N deletes one, --delete all each of them that no process has open;\n"
+		"nothing brings them back.\n\n"
 		"Where several saves of one step are set aside, N is its number, a dash and the\n"
 		"first digits of its session, as in 8000-3fa2. With --json an object a line:\n"
 		"{step, session, parent, created, bytes, path}; of what was done {step, action,\n"

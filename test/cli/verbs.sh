@@ -354,3 +354,19 @@ t 0 'then nothing is aside' "$SHEAF" aside run --json
 silent 'at all'
 t 0 'and deleting all of it is fine' "$SHEAF" aside run --delete all
 silent 'and silent'
+t 0 'a run of which two steps are set aside' mpi 1 save --run held --step 10 --steps 3 --every 10 \
+	--state state.json
+t 0 'by a rewind' "$SHEAF" rewind held@10
+reads=$(cd held/.sheaf/aside && echo 20-*)
+mkfifo pipe
+"$SHEAF" cat "held/.sheaf/aside/$reads" emb.weight >pipe 2>>err &
+exec 3<pipe
+head -c 1 <&3 >one
+t 2 'to delete all while one is being read' "$SHEAF" aside held --delete all
+[ "$(ls held/.sheaf/aside)" = "$reads" ]
+result $? 'deletes the others'
+exec 3<&-
+wait
+t 0 'and later' "$SHEAF" aside held --delete all
+[ -z "$(ls held/.sheaf/aside)" ]
+result $? 'that one, too'
