@@ -175,8 +175,9 @@ static void verify_one(struct verify *v, struct sheaf_run *run, int64_t n, const
 	v->step = n;
 	v->where = path;
 	v->steps++;
-	/* Checksums without a manifest: this was a step, and its manifest is gone. */
-	if (cli_has(path, "sheaf.sums") && cli_lacks(path, "sheaf.json"))
+	/* Checksums without a manifest: this was a step, and its manifest is gone. The sums are
+	 * looked for after the manifest, because the whole step may be pruned in between. */
+	if (cli_lacks(path, "sheaf.json") && cli_has(path, "sheaf.sums"))
 		hear_own(v, SHEAF_FINDING_MISSING, "sheaf.json",
 		         "the manifest is gone, the sums are there");
 	if (run)
@@ -188,7 +189,9 @@ static void verify_one(struct verify *v, struct sheaf_run *run, int64_t n, const
 		verify_open(v, step);
 	else if (rc == 0)
 		verify_open(v, step);
-	if (rc < 0 && v->findings == before)
+	if (rc < 0 && run && cli_lacks(path, "."))
+		v->steps--;     /* was pruned or set aside after the run was listed */
+	else if (rc < 0 && v->findings == before)
 		not_open(v, rc, err.msg, path);
 	sheaf_checkpoint_close(step);
 }
@@ -293,7 +296,8 @@ const struct cli_verb cli_verify = {
 	.synopsis = "sheaf verify PATH ... [--json]",
 	.text = "Reads every byte and compares it with its checksum, every tensor with its\n"
 		"digest, every file with the manifest; sizes alone are never trusted. A run\n"
-		"alone means all its steps. A file that does not belong is a finding (extra).\n"
+		"alone means all its steps; one that a job prunes meanwhile is passed over. A\n"
+		"file that does not belong is a finding (extra).\n"
 		"Several paths are all looked at, whatever is found in the first of them.\n\n"
 		"A directory without sums (Hugging Face and others) has its structure\n"
 		"checked: headers, offsets, index. Sound structure still proves no value:\n"

@@ -370,3 +370,21 @@ wait
 t 0 'and later' "$SHEAF" aside held --delete all
 [ -z "$(ls held/.sheaf/aside)" ]
 result $? 'that one, too'
+# Findings that fill the pipe hold the verification up in the first step.
+t 0 'a run to verify' mpi 1 save --run lives --step 10 --steps 3 --every 10 --state state.json
+for i in $(seq 1000 1500); do
+	: >"lives/checkpoint-10/$(printf '%0200d' "$i")"
+done
+"$SHEAF" verify lives >pipe 2>err &
+exec 3<pipe
+head -c 1 <&3 >one
+mv lives/checkpoint-20 gone-20
+cat <&3 >out
+exec 3<&-
+wait $!
+rc=$? said='verify of a run of which a step goes meanwhile'
+[ "$rc" = 1 ] && [ ! -s err ]
+result $? 'a step that goes while a run is verified is passed over'
+has 'and the others are verified' out '501 findings in 24 tensors'
+rm lives/checkpoint-10/0*
+t 2 'a step that is not there at all' "$SHEAF" verify lives@20
