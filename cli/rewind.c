@@ -76,13 +76,15 @@ const struct cli_verb cli_rewind = {
 	.text = "Moves the steps after N to .sheaf/aside, newest first, where they are kept\n"
 		"but no longer found: a step number is no timeline, and saving after going\n"
 		"back needs the later ones out of the way. RUN@latest is the newest that is not\n"
-		"marked bad: bad ones after it go. A crash half way leaves a shorter,\n"
-		"valid run. `sheaf ls` shows them as aside. Silent when it\n"
-		"worked; a terminal is told which steps went.\n\n"
+		"marked bad: bad ones after it go. It is refused where N is marked bad, because\n"
+		"the next job would resume from an older step; `sheaf mark RUN@N none` takes the\n"
+		"mark away. A crash half way leaves a shorter,\n"
+		"valid run. `sheaf ls` shows them as aside. Silent when it worked; a terminal is\n"
+		"told which steps went.\n\n"
 		"Nothing deletes what is set aside, not even a prune: `sheaf aside RUN` lists\n"
 		"it, brings it back (--restore) and deletes it (--delete).",
 	.exits = "  0  rewound\n"
-		 "  2  no such step, or the run is locked",
+		 "  2  no such step, it is marked bad, or the run is locked",
 	.examples = "  sheaf rewind runs/gpt@8000",
 	.opts = opts,
 	.pos_min = 1,

@@ -171,6 +171,7 @@ int  sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *o
  * are in memory only (sheaf-agent.h), no rewind is needed: open it by its number. SHEAF_LATEST
  * finds those in memory until the next checkpoint exists.
  * step    number of the checkpoint to continue from.
+ * EINVAL: the checkpoint is marked bad, so no job would resume from it. Set SHEAF_MARK_NONE first.
  * Returns 0 or an error code. [collective] */
 int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
 /* Moves a checkpoint that was set aside back to its place, for example to undo a rewind. The call

@@ -12,6 +12,7 @@
 #include "list.h"
 #include "manifest_read.h"
 #include "marks.h"
+#include "marks_read.h"
 #include "memory_tier.h"
 #include "opts.h"
 #include "prune_task.h"
@@ -223,6 +224,18 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 
 /* ---- rewind ---- */
 
+/* Refuses a rewind to a step that is marked bad. It would set aside good steps after it, and the
+ * next job would pass over this one and continue from an older step. A mark that cannot be read
+ * does no such harm, because the search for the latest step ends there. [rank 0] */
+static int refuse_bad(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
+{
+	if (shf_mark_read(&run->store, step, NULL) != 'b')
+		return 0;
+	return shf_fail(err, SHEAF_EINVAL, "%s: step %" PRId64 " is marked bad, so no job would "
+	                "resume from it (sheaf mark %s@%" PRId64 " none takes that back)",
+	                run->store.path, step, run->store.path, step);
+}
+
 /* Sets newer steps aside. Sets session to that of `step`, which the next save records as the
  * session of its parent. [rank 0] */
 static int rewind_here(struct sheaf_run *run, int64_t step, char session[33],
@@ -232,6 +245,8 @@ static int rewind_here(struct sheaf_run *run, int64_t step, char session[33],
 	struct shf_manifest m;
 	int rc = shf_store_manifest(&run->store, step, &m, &arena, err);
 
+	if (rc == 0)
+		rc = refuse_bad(run, step, err);
 	if (rc == 0) {
 		memcpy(session, m.session, sizeof(m.session));
 		rc = shf_store_rewind(&run->store, step, err);

@@ -219,7 +219,7 @@ class Run(Handle):
                     int(self.c.constants["SHEAF_MARK_" + mark.upper()]))
 
     def rewind(self, step: int) -> None:
-        """Sets all checkpoints after `step` aside. [collective]"""
+        """Sets all checkpoints after `step`, which must not be marked bad, aside. [collective]"""
         self.c.call("sheaf_run_rewind", self.pointer, number_of(step))
 
 

@@ -308,6 +308,12 @@ t 0 'and later' "$SHEAF" prune best --keep-last 1 --apply
 result $? 'what was best, though steps between are gone'
 wrong "$SHEAF" prune best --keep-last 1 --best '1:no key:min'
 
+t 0 'a step to go back to' "$SHEAF" mark run@20 bad
+t 2 'is refused if it is marked bad' "$SHEAF" rewind run@20
+has 'with what to do' err 'sheaf mark run@20 none takes that back'
+t 0 'and nothing is set aside' "$SHEAF" ls run@40 --json
+json 'at all' 'o[0]["state"] == "committed"'
+t 0 'without the mark' "$SHEAF" mark run@20 none
 t 0 'rewind' "$SHEAF" rewind run@20
 silent 'is silent'
 t 0 'later steps are aside' "$SHEAF" ls run --json

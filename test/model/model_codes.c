@@ -268,6 +268,18 @@ static uint32_t codes_of_step(const struct model *m, int run, int64_t step)
 					: CODE(0);
 }
 
+/* Returns the codes for a mark or a rewind. A rewind to a step that is marked bad is refused. */
+static uint32_t codes_of_target(const struct model *m, const struct call *c)
+{
+	int run = c->kind == C_REWIND ? m->jobs[c->job].as.run : c->run;
+	struct entry *e = entry_of((struct run_model *)&m->runs[run], c->step);
+	uint32_t codes = codes_of_step(m, run, c->step);
+
+	if (c->kind == C_RUN_MARK || !e || e->mark != 'b')
+		return codes;
+	return codes == CODE(0) ? CODE(SHEAF_EINVAL) : codes | CODE(SHEAF_EINVAL);
+}
+
 static uint32_t codes_of_open(const struct model *m, const struct call *c)
 {
 	if (!m->runs[c->run].exists && !(c->flags & SHEAF_RUN_CREATE))
@@ -327,7 +339,7 @@ static uint32_t codes_of_rewind(const struct model *m, const struct call *c)
 
 	if (j->as.flags & SHEAF_RUN_READONLY || flying(j) || c->step < 0)
 		return CODE(SHEAF_EINVAL);
-	return codes_of_step(m, j->as.run, c->step);
+	return codes_of_target(m, c);
 }
 
 /* Returns whether memory has a step of which each node has only a part. */
@@ -397,7 +409,7 @@ uint32_t model_codes(const struct model *m, const struct call *c)
 	case C_RUN_REWIND:
 	case C_RUN_MARK:
 		lock = codes_of_lock(m, c->run, 0);
-		return (lock & CODE(0) ? codes_of_step(m, c->run, c->step) : 0) | (lock & ~CODE(0));
+		return (lock & CODE(0) ? codes_of_target(m, c) : 0) | (lock & ~CODE(0));
 	case C_RUN_PRUNE:
 		return codes_of_lock(m, c->run, 0);
 	case C_COPY:
