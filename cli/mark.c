@@ -58,9 +58,10 @@ const struct cli_verb cli_mark = {
 	.text = "keep: the step is never pruned. bad: latest skips it, for a step that is\n"
 		"whole on disk but spoilt in value; a save of its number sets it aside. none\n"
 		"takes either mark away, and forgets how often jobs failed to go on from it.\n"
-		"The step's own files are not touched. Silent when it worked.",
-	.exits = "  0  marked\n  2  no such step, or the run is "
-		 "locked",
+		"The step's own files are not touched. RUN@latest is refused while the agent of\n"
+		"this node has a newer step in memory alone. Silent when it worked.",
+	.exits = "  0  marked\n"
+		 "  2  no such step, the latest is in memory alone, or the run is locked",
 	.examples = "  sheaf mark runs/gpt@12000 keep",
 	.opts = opts,
 	.pos_min = 2,

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "sheaf-admin.h"
+#include "sheaf-agent.h"
 #include "sheaf-inspect.h"
 #include "workload.h"
 
@@ -400,6 +401,30 @@ int64_t cli_list_newest(const struct cli_list *list, const char *run)
 	return step;
 }
 
+/* Callback of sheaf_agent_list: stores the newest step that a job could resume from memory. */
+static int note_newest(void *arg, const struct sheaf_memory *m)
+{
+	int64_t *newest = arg;
+
+	if (!m->lost && m->step > *newest)
+		*newest = m->step;
+	return 0;
+}
+
+/* A job would resume from a newer step in memory, so that one would be meant by "latest", and to
+ * act on an older one without a word would surprise. */
+static int refuse_newer_in_memory(const char *path, int64_t step, struct sheaf_error *err)
+{
+	int64_t newest = step;
+	int rc = sheaf_agent_list(path, NULL, note_newest, &newest, err);
+
+	if (rc < 0 && rc != SHEAF_ENOENT)
+		return rc;
+	return newest == step ? 0
+	       : wl_fail(err, SHEAF_EINVAL, "step %lld is the latest, but in the memory of an "
+	                 "agent alone (name a step on disk by its number)", (long long)newest);
+}
+
 int cli_newest(struct sheaf_run *r, const char *path, int64_t *step, struct sheaf_error *err)
 {
 	struct cli_list list;
@@ -409,6 +434,8 @@ int cli_newest(struct sheaf_run *r, const char *path, int64_t *step, struct shea
 		return rc;
 	*step = cli_list_newest(&list, path);
 	cli_list_release(&list);
-	return *step >= 0 ? 0 : wl_fail(err, SHEAF_ENOENT, "every step here is marked bad, or "
-	                                    "there is none (name a step by its number)");
+	if (*step < 0)
+		return wl_fail(err, SHEAF_ENOENT, "every step here is marked bad, or there is none "
+		               "(name a step by its number)");
+	return refuse_newer_in_memory(path, *step, err);
 }

@@ -61,6 +61,12 @@ json "from memory, where it was" "o[-1]['step'] in range($last, $last + 4) and \
 	o[-1]['source'] == 'memory' and o[-1]['disk_bytes'] == 0 and o[-1]['memory_bytes'] > 0"
 t 0 'ls shows what memory alone has' "$SHEAF" ls mem --json
 json 'as such' "[x['step'] for x in o if x['state'] == 'memory'][-1] >= $last"
+t 2 'the latest of a run cannot be marked while memory alone has it' "$SHEAF" mark mem@latest bad
+has 'which is said' err 'is the latest, but in the memory of an agent alone'
+t 2 'nor is it gone back to' "$SHEAF" rewind mem@latest
+t 0 'and nothing is done' "$SHEAF" ls mem --json
+json 'to an older one' "all(x['mark'] == 'none' for x in o) and \
+	[x['step'] for x in o if x['state'] == 'memory'][-1] >= $last"
 t 0 'and what the agent has can be written' "$SHEAF" agent mem --flush --json
 json 'by the commit of every save' "o[0]['step'] >= $last and o[0]['written'] > 1000000"
 t 0 'and is sound' "$SHEAF" verify mem
