@@ -19,13 +19,17 @@
 #define GRACE_S 15
 #define BUSY_NS INT64_C(10000000000)    /* time for a killed agent to exit */
 #define ABOUT sizeof(((struct sheaf_agent_info *)0)->about)
+#define JOB_IS_THERE 1                  /* exit status of a flush with --grace and --due */
 
-static volatile sig_atomic_t stopped;
+/* stopped: SIGTERM, SIGINT or SIGHUP has come; waited: the grace after that is over. */
+static volatile sig_atomic_t stopped, waited;
 
 static void on_signal(int sig)
 {
-	(void)sig;
-	stopped = 1;
+	if (sig == SIGALRM)
+		waited = 1;
+	else if (sig != SIGCHLD)
+		stopped = 1;
 }
 
 struct agent {
@@ -37,7 +41,11 @@ struct agent {
 	int64_t memory, idle, steps;    /* values of the options with these names; 0: not given */
 	int64_t grace;                  /* seconds for which a flush waits for another job */
 	char log[4300];                 /* path of a detached agent's log; "": none yet */
-	bool flush;                     /* write steps that are due after a job died */
+	bool flush;                     /* write steps that are due after a job died, and before
+	                                 * the agent ends because of a signal */
+	pid_t last;                     /* the flush before the end; 0: none yet; -1: it found a
+	                                 * job connected, whose end is awaited */
+	bool died;                      /* a job died while `last` ran */
 	int told;                       /* pipe to the process that waits for us, or -1 */
 };
 
@@ -51,6 +59,7 @@ static void become(const char *const *argv)
 	sigemptyset(&none);
 	signal(SIGCHLD, SIG_DFL);
 	signal(SIGPIPE, SIG_DFL);
+	signal(SIGALRM, SIG_DFL);
 	signal(SIGTERM, SIG_DFL);
 	signal(SIGINT, SIG_DFL);
 	signal(SIGHUP, SIG_DFL);
@@ -81,20 +90,20 @@ static void open_log(struct agent *g)
 	close(fd);
 }
 
-static void start(struct agent *g, const char *const *argv)
+/* Starts a program, which the kernel reaps as long as SIGCHLD is ignored. Returns its process id,
+ * or -1 after printing the error. */
+static pid_t start(struct agent *g, const char *const *argv)
 {
+	pid_t child;
+
 	open_log(g);
 	fflush(NULL);
-	switch (fork()) {
-	case 0:
+	child = fork();
+	if (child == 0)
 		become(argv);
-		break;
-	case -1:
+	if (child < 0)
 		fprintf(stderr, "sheaf: agent: %s: %s\n", argv[0], strerror(errno));
-		break;
-	default: /* reaped by the kernel: SIGCHLD is ignored */
-		break;
-	}
+	return child;
 }
 
 /* Asks the run for the path, because a run may name its steps by its own pattern. */
@@ -149,25 +158,37 @@ static void at(void *arg, const char *dir)
 }
 
 /* Starts a process that flushes: it gets the steps from our memory. It gets the path of our socket,
- * too: with the path of the run it could find another run that is now there, and that run's
- * agent. */
-static void died(void *arg, const char *job)
+ * too: with the path of the run it could find another run that is now there, and that run's agent.
+ * grace: for how many seconds it waits for another job. Returns its process id, or -1. */
+static pid_t start_flush(struct agent *g, int64_t grace)
 {
-	struct agent *g = arg;
-	char grace[24];
+	char seconds[24];
 	const char *argv[14] = { "/proc/self/exe", "agent", g->run, "--flush", "--due", "--grace",
-				 grace, "--socket", g->listens };
+				 seconds, "--socket", g->listens };
 	int n = 9;
 
-	(void)job;
-	if (!g->flush)
-		return;
-	snprintf(grace, sizeof(grace), "%lld", (long long)g->grace);
+	snprintf(seconds, sizeof(seconds), "%lld", (long long)grace);
 	if (g->hook) {
 		argv[n++] = "--hook";
 		argv[n++] = g->hook;
 	}
-	start(g, argv);
+	return start(g, argv);
+}
+
+/* If the agent is about to end, no other job is waited for. */
+static void died(void *arg, const char *job)
+{
+	struct agent *g = arg;
+
+	(void)job;
+	if (!g->flush)
+		return;
+	if (!stopped)
+		(void)start_flush(g, g->grace);
+	else if (g->last < 0)
+		g->last = start_flush(g, 0);
+	else
+		g->died = true;
 }
 
 static void committed(void *arg, int64_t step)
@@ -180,10 +201,33 @@ static void committed(void *arg, int64_t step)
 		start(g, argv);
 }
 
+/* The library calls this after a signal, also when a child has exited. What the agent keeps is lost
+ * at its end, so a step that is due is written before. The agent serves meanwhile, because the
+ * flush reads the step from its memory.
+ *
+ * A signal that reaches the agent often reaches its job as well, which may end without writing its
+ * steps. So while a job is connected the agent waits for its end, but not longer than the grace. */
 static int stop(void *arg)
 {
-	(void)arg;
-	return stopped;
+	struct agent *g = arg;
+	int status = 0;
+
+	if (!stopped || !g->flush || !g->listens[0])
+		return stopped;
+	if (g->last > 0 && waitpid(g->last, &status, WNOHANG) == 0)
+		return 0;
+	if (g->last > 0 && (!WIFEXITED(status) || WEXITSTATUS(status) != JOB_IS_THERE))
+		return 1;
+	if (g->last == 0 || g->died) {
+		g->died = false;
+		signal(SIGCHLD, on_signal);     /* the end of this flush must be noticed */
+		g->last = start_flush(g, 0);
+		return g->last < 0;
+	}
+	if (g->last > 0)
+		alarm((unsigned)g->grace);
+	g->last = -1;
+	return waited || !g->grace;
 }
 
 /* ---- serving ---- */
@@ -207,7 +251,10 @@ static void take_signals(void)
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGHUP);
+	sigaddset(&set, SIGALRM);
+	sigaddset(&set, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &set, NULL); /* the library unblocks them while it sleeps */
+	sigaction(SIGALRM, &act, NULL);
 	sigaction(SIGTERM, &act, NULL);
 	sigaction(SIGINT, &act, NULL);
 	sigaction(SIGHUP, &act, NULL);
@@ -500,20 +547,22 @@ static int end(const struct agent *g)
 	                            "and sheaf agent --stop --socket PATH ends the agent") : 0;
 }
 
-/* Waits for the grace period and returns whether a job has connected to the agent meanwhile. If so,
- * this flush leaves the run to that job: it can load the step from memory, and the agent starts
- * another flush when the job ends. If the agent does not answer, this asks again a second later. */
+/* Waits for the grace period, if one was given, and returns whether a job has connected to the
+ * agent meanwhile. If so, this flush leaves the run to that job: it can load the step from memory,
+ * and the agent starts another flush when the job ends. If the agent does not answer, this asks
+ * again a second later. */
 static bool somebody_came(const struct agent *g)
 {
 	struct sheaf_agent_info info = { .size = sizeof(info) };
 	struct sheaf_error err;
+	bool came = false;
 
-	for (int64_t s = g->grace; s > 0; s--) {
-		sleep(1);
-		if (sheaf_agent_get_info(g->run, g->socket, &info, &err) == 0 && info.users > 0)
-			return true;
+	for (int64_t s = 0; cli_value(g->a, "grace") && !came && (s == 0 || s < g->grace); s++) {
+		if (g->grace)
+			sleep(1);
+		came = sheaf_agent_get_info(g->run, g->socket, &info, &err) == 0 && info.users > 0;
 	}
-	return false;
+	return came;
 }
 
 static int flush(const struct agent *g)
@@ -526,7 +575,7 @@ static int flush(const struct agent *g)
 	int rc;
 
 	if (somebody_came(g))
-		return 0;
+		return JOB_IS_THERE;
 	rc = sheaf_agent_flush(g->run, g->socket, cli_flag(g->a, "due"), &step, &report, &err);
 
 	if (rc < 0)
@@ -710,6 +759,10 @@ const struct cli_verb cli_agent = {
 		"normal commit. --flush writes the newest step of all. If a job ran on several\n"
 		"nodes, the agent of each writes what its node has, and one of them publishes\n"
 		"the step. If one agent does not take part, nothing appears.\n\n"
+		"At SIGTERM, SIGINT or SIGHUP the agent first writes a step that was meant for\n"
+		"the disk and is in memory alone, without the grace, and then ends. If a job is\n"
+		"connected, it first waits for the end of that job, for the grace at most. With\n"
+		"--no-flush it ends at once. After SIGKILL what it kept is lost.\n\n"
 		"--stop is refused while a step that was to be on disk is in memory alone and no\n"
 		"job is connected that would write it: --flush --due does, --force drops it.\n"
 		"If RUN was deleted, name its agent by the socket alone. Then --stop is refused\n"
@@ -727,7 +780,7 @@ const struct cli_verb cli_agent = {
 	.exits = "  0  it has ended as it should, or answered\n"
 		 "     (--stop: also if there was none)\n"
 		 "  1  --status: none answers, or no such run; --flush without --due: nothing\n"
-		 "     to write\n"
+		 "     to write; --flush with --grace: a job came, and nothing was written\n"
 		 "  2  no such run, another one serves there, agents of other nodes have not\n"
 		 "     come, a disk failed, or --stop was refused",
 	.examples = "  sheaf agent runs/gpt --detach && mpirun -n 8 train runs/gpt\n"

@@ -276,7 +276,8 @@ pkill -9 -f "$home/ev7"
 wait
 if strace -o /dev/null true 2>/dev/null; then
 	# A job dies before the rename that publishes STEP, which lies in memory whole, or after it.
-	dies() {        # enter|exit RUN STEP
+	# PID, an agent, gets SIGTERM a second before.
+	dies() {        # enter|exit RUN STEP [PID]
 		strace -f -o /dev/null -e trace=renameat2 \
 			-e "inject=renameat2:delay_$1=600000000:when=2" "$BENCH" save --run "$2" \
 			--step "$3" --agent auto $small >/dev/null 2>&1 </dev/null &
@@ -290,16 +291,29 @@ if strace -o /dev/null true 2>/dev/null; then
 			fi && break
 			sleep 0.1
 		done
+		[ -z "${4-}" ] || { kill -TERM "$4"; sleep 1; }
 		# It is dead at once, its tracer only when the delay is over.
 		# shellcheck disable=SC2046
 		kill -9 $(pgrep -P $tracer)
 		kill -9 $tracer
 		wait $tracer
 		for _ in $(seq 600); do
-			"$SHEAF" agent "$2" --status | grep -q ', 0 connected' && break
+			"$SHEAF" agent "$2" --status >connected || break
+			grep -q ', 0 connected' connected && break
 			sleep 0.1
 		done
 	} 2>/dev/null
+	serves() {      # RUN OPTION...: an agent; its pid becomes agent_pid
+		"$SHEAF" agent "$@" --detach && "$SHEAF" agent "$1" --status --json >serving &&
+			agent_pid=$(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' serving)
+	}
+	ended() {       # 0: agent_pid ends, within 60 s
+		for _ in $(seq 600); do
+			kill -0 "$agent_pid" 2>/dev/null || return 0
+			sleep 0.1
+		done
+		return 1
+	}
 	mv third fourth
 	dies enter fourth 20000
 	begun hooked "^20000 $home/fourth/checkpoint-20000\$"
@@ -328,6 +342,24 @@ print(*[x["socket"] for x in map(json.loads, open("out")) if x["run"].endswith("
 	[ ! -e fourth/checkpoint-20003 ]
 	result $? 'and what was due is gone'
 	wrong "$SHEAF" agent fourth --force
+	t 0 'one whose grace is long' serves fourth --grace 60
+	dies enter fourth 20004
+	kill -TERM "$agent_pid"
+	ended
+	result $? 'ends after SIGTERM'
+	t 0 'and what is due is on disk' "$SHEAF" verify fourth@20004
+	t 0 'another one' serves fourth --grace 60
+	dies enter fourth 20005 "$agent_pid"
+	ended
+	result $? 'to which SIGTERM came while the job was connected ends with it'
+	t 0 'after what is due is on disk' "$SHEAF" verify fourth@20005
+	t 0 'one that writes nothing by itself' serves fourth --no-flush
+	dies enter fourth 20006
+	kill -TERM "$agent_pid"
+	ended
+	result $? 'ends'
+	[ ! -e fourth/checkpoint-20006 ]
+	result $? 'and writes nothing'
 	t 0 'an agent once more' "$SHEAF" agent fourth --detach
 else
 	echo "ok $((n += 1)) - a job that dies while it publishes # SKIP no strace"
