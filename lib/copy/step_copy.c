@@ -339,6 +339,24 @@ static int is_in_the_way(struct copying *c, bool over, const char *t, struct she
 	                          c->dst.path, t);
 }
 
+/* Returns 1 if the manifest `there` is that of the step's save, or 0. The session decides, because
+ * the parent may differ: a flush sets it anew when it writes a step from memory. ENOMEM. */
+static int is_same_save(const struct copying *c, const struct shf_buf *there,
+                        struct sheaf_error *err)
+{
+	struct shf_arena arena = { 0 };
+	struct shf_manifest m;
+	struct sheaf_error own;
+	int rc = shf_manifest_decode(&m, &arena, there->data, there->len, "sheaf.json", &own);
+
+	if (rc == 0)
+		rc = strcmp(m.session, c->step->manifest.session) == 0;
+	else
+		rc = rc == SHEAF_ENOMEM ? shf_fail(err, rc, "no memory for the manifest") : 0;
+	shf_arena_release(&arena);
+	return rc;
+}
+
 /* Checks whether the run has the same save already. Returns 1 if so, 0 if the run has no step of
  * that number, EEXIST if it has another save of that number, or the code of another failure. over:
  * a bad step of that number does not count, because C0 sets it aside. */
@@ -360,9 +378,7 @@ static int is_there(struct copying *c, bool over, struct sheaf_error *err)
 		rc = 0;
 	else if (rc < 0)
 		rc = shf_fail_io(err, -rc, "%s/%s/sheaf.json", c->dst.path, t);
-	else if (text.len == c->text.len && memcmp(text.data, c->text.data, text.len) == 0)
-		rc = 1;
-	else
+	else if ((rc = is_same_save(c, &text, err)) == 0)
 		rc = is_in_the_way(c, over, t, err);
 	shf_buf_release(&text);
 	return rc;
@@ -519,8 +535,11 @@ int shf_step_copy_if(struct sheaf_checkpoint *step, const char *path,
 		rc = open_dst(&c, path, err);
 		owned = true;
 	}
-	if (rc == 0 && wanted)
+	if (rc == 0 && wanted) {
 		rc = wanted(arg, &c.dst, err);
+		shf_buf_reset(&c.text); /* its parent may be another one now */
+		rc = rc == 0 ? read_source_manifest(&c, err) : rc;
+	}
 	if (rc == 0)
 		rc = is_there(&c, wanted != NULL, err);
 	if (rc == 1)

@@ -2,7 +2,15 @@
 /* Writes a step that a dead job left in agents' memory to disk: opens it in memory, and copies it
  * into its run as a step of another run is copied. The step is chosen without the run's lock, and
  * checked again when the lock is held, because another job may have opened and closed the run
- * meanwhile. */
+ * meanwhile.
+ *
+ * The manifest in memory names the parent that the step had when it came to memory. If an older
+ * step was in flight to the disk then, and was published since, that one lies between. So the
+ * parent is set here, with the lock held: it is the newest step on disk, which the step has just
+ * been found to follow (shf_memory_step_follows), as for a save to disk. The manifest is changed in
+ * the view alone. It cannot be changed in the card: the card would have to be cleared meanwhile
+ * (M1 in image_card.h), and a job that is killed then would lose its newest step. A flush that is
+ * killed leaves no manifest but one in a stage, which the next flush writes anew. */
 #include "flush.h"
 #include <inttypes.h>
 #include <string.h>
@@ -10,6 +18,7 @@
 #include "aside.h"
 #include "err.h"
 #include "flush_nodes.h"
+#include "memory_dir_fill.h"
 #include "step.h"
 #include "step_copy.h"
 #include "step_open.h"
@@ -26,6 +35,7 @@ struct flushing {
 	struct shf_memory_step which, part;
 	struct shf_memory_step latest;  /* the first step that could be written if all of it is
 	                                 * somewhere; ranks 0: none yet */
+	struct shf_view *view;          /* borrowed; `which`, while it is copied */
 	int rc;
 	struct sheaf_error *err;
 };
@@ -59,8 +69,8 @@ static int consider_for_flush(void *arg, const struct shf_memory_step *r)
 }
 
 /* Callback of shf_step_copy_if, with the run's lock held. Checks that the step can still be
- * written. Then makes later steps of the same job in memory follow it, before it appears on disk:
- * otherwise a restart in between would pass over those steps. */
+ * written, and sets its parent. Then makes later steps of the same job in memory follow it, before
+ * it appears on disk: otherwise a restart in between would pass over those steps. */
 static int check_still_wanted(void *arg, struct shf_store *dst, struct sheaf_error *err)
 {
 	struct flushing *f = arg;
@@ -80,7 +90,8 @@ static int check_still_wanted(void *arg, struct shf_store *dst, struct sheaf_err
 		                                   shf_card_disk_state(f->which.step,
 		                                                       f->which.session, rewinds));
 
-		rc = told < 0 ? shf_fail_sys(err, -told, "sending a request to the agent") : 0;
+		rc = told < 0 ? shf_fail_sys(err, -told, "sending a request to the agent")
+		     : shf_view_set_parent(f->view, disk.known, disk.session, err);
 	}
 	return rc < 0 ? rc : 0;
 }
@@ -94,6 +105,7 @@ static int publish_from_memory(struct flushing *f, struct shf_view *view, const 
 	char name[SHF_STEP_NAME];
 	int rc;
 
+	f->view = view;
 	/* The store is closed, but still knows how its steps are named. */
 	shf_name_of_step(f->store, name, f->which.step);
 	rc = shf_step_open_view(&step, view, NULL, NULL, &opts, dir, name, err);

@@ -506,8 +506,8 @@ static enum on_disk find_on_disk(struct meet *t, struct shf_store *store)
 	return f;
 }
 
-/* Callback of shf_step_copy_if, with the run's lock held: renames the folder that all agents have
- * written to the stage that the copy takes up. */
+/* Callback of shf_step_copy_if, with the run's lock held: sets the parent of the step (flush.c).
+ * Then renames the folder that all agents have written to the stage that the copy takes up. */
 static int adopt_stage(void *arg, struct shf_store *dst, struct sheaf_error *err)
 {
 	struct meet *t = arg;
@@ -523,6 +523,8 @@ static int adopt_stage(void *arg, struct shf_store *dst, struct sheaf_error *err
 		return shf_fail(err, SHEAF_EBUSY, "step %" PRId64 " in memory: it is not written, "
 		                "because a later job has saved meanwhile", t->which.step);
 	rc = shf_memory_step_check_passed(sys, t->m->keep, dst, &t->which, err);
+	if (rc == 0 && !disk.exists)
+		rc = shf_view_set_parent(t->view, disk.known, disk.session, err);
 	if (rc < 0)
 		return rc;
 	name_step(t, folder);

@@ -215,6 +215,60 @@ int shf_view_finish(struct shf_view *v, bool whole, struct sheaf_error *err)
 	                                             : shf_strerror(rc)) : 0;
 }
 
+/* ---- another parent ---- */
+
+static bool names_parent(const struct shf_manifest *m, int64_t step, const char *session)
+{
+	return m->has_parent ? m->parent_step == step && strcmp(m->parent_session, session) == 0
+	                     : step < 0;
+}
+
+/* Encodes a manifest that was decoded from `was`, with another parent. Returns 1; 0: a later
+ * version made it, and encoding it would drop members that this version does not know; or
+ * ENOMEM. */
+static int encode_with_parent(struct shf_manifest *m, int64_t step, const char *session,
+                              const struct shf_card_small_file *was, struct shf_buf *text,
+                              struct sheaf_error *err)
+{
+	int rc = shf_manifest_encode(text, m, err);
+
+	if (rc == 0 && (text->len != was->n || memcmp(text->data, was->bytes, text->len)))
+		return 0;
+	shf_buf_reset(text);
+	m->has_parent = step >= 0;
+	m->parent_step = step;
+	memcpy(m->parent_session, session, sizeof(m->parent_session));
+	m->parent_run[0] = '\0';
+	if (rc == 0)
+		rc = shf_manifest_encode(text, m, err);
+	return rc == SHEAF_ENOMEM ? rc : rc == 0;
+}
+
+/* The text that was shown stays in its card. The manifest is the first of the small files, which
+ * the view lists after the tensor files. */
+int shf_view_set_parent(struct shf_view *v, int64_t step, const char *session,
+                        struct sheaf_error *err)
+{
+	struct shf_manifest m = v->manifest;
+	struct shf_buf text = SHF_BUF_INIT;
+	uint8_t *own;
+	int rc = names_parent(&m, step, session) ? 0
+	         : encode_with_parent(&m, step, session, v->smalls, &text, err);
+
+	if (rc == 1) {
+		own = shf_arena_alloc(&v->arena, text.len, 1);
+		rc = own ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
+		if (own) {
+			memcpy(own, text.data, text.len);
+			v->smalls[0].bytes = v->files[m.files_n].whole = own;
+			v->smalls[0].n = v->files[m.files_n].bytes = text.len;
+			v->manifest = m;
+		}
+	}
+	shf_buf_release(&text);
+	return rc;
+}
+
 /* ---- between nodes ---- */
 
 /* Adjacent stretches are joined, so that the lists that nodes send each other are short. */

@@ -20,6 +20,12 @@ int shf_view_unpack_small_files(struct shf_view *v, const struct shf_buf *told,
  * are not of one step. EFORMAT if the manifest is not here or, with `whole`, if bytes of a tensor
  * file are in none of the images. [local] */
 int shf_view_finish(struct shf_view *v, bool whole, struct sheaf_error *err);
+/* Makes the view show a manifest that names this parent; step -1: none. Call it after
+ * shf_view_finish, while no other thread uses the view. The cards do not change. A manifest that
+ * this version cannot write again byte for byte, because a later version made it, stays as it is.
+ * ENOMEM. [local] */
+int shf_view_set_parent(struct shf_view *v, int64_t step, const char *session,
+                        struct sheaf_error *err);
 /* Calls item for each range of a tensor file that is in this node's memory, in ascending order;
  * adjacent ranges are joined. If item returns a non-zero value, this stops and returns it. */
 int shf_view_each_range(const struct shf_view *v,

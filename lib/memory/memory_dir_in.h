@@ -26,7 +26,7 @@ struct shf_view {
 	size_t parts_n;
 	struct shf_view_range *stretches;      /* owned; sorted by file and place when finished */
 	size_t stretches_n, stretches_cap;
-	const struct shf_card_small_file *smalls;    /* in the arena */
+	struct shf_card_small_file *smalls;     /* in the arena */
 	size_t smalls_n;
 	struct shf_manifest manifest;
 	struct shf_view_file *files;            /* in the arena */

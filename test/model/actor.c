@@ -746,7 +746,7 @@ static int note_item(void *arg, const struct sheaf_item *item)
 
 	if (r->list_n < LIST_MAX)
 		r->list[r->list_n++] = (struct listed){
-			item->step, sheaf_item_state_name(item->state)[0],
+			item->step, item->parent, sheaf_item_state_name(item->state)[0],
 			item->mark == SHEAF_MARK_UNREAD ? '?'
 			: item->mark == SHEAF_MARK_NONE ? 0 : sheaf_mark_name(item->mark)[0] };
 	return 0;

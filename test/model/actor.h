@@ -21,7 +21,7 @@ struct actor_tensor {
 extern const struct actor_tensor actor_tensors[TENSORS];
 
 struct listed { /* an entry of a run */
-	int64_t step;
+	int64_t step, parent;
 	char state, mark; /* first letter of struct sheaf_item.state */
 };
 struct reply { /* the result of a call */

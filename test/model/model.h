@@ -51,7 +51,6 @@ struct run_model {
 struct memory { /* a checkpoint in the memory of agents */
 	bool here, sure;
 	bool adrift;  /* after a mark or a load: it may have another base */
-	bool rebased; /* its base was saved to disk only after it was in memory */
 	int identity, nodes;  /* of its run; bits of the nodes that have a part */
 	int id, base, coming; /* base: id of the step on disk that it follows; -1: an empty run.
 			       * coming: or it follows this one, which was being published; 0:

@@ -265,6 +265,19 @@ static bool saves_number(const struct model *m, const struct run_model *run, int
 	return false;
 }
 
+/* Returns whether the step names another parent than it should. */
+static bool parent_wrong(const struct model *m, struct run_model *run, const struct entry *e,
+			 const struct listed *l, char why[400])
+{
+	const struct entry *of = e->parent < 0 ? NULL : entry_by_id(run, e->parent);
+
+	if (m->faulty || e->parent == -2 || (e->parent >= 0 && !of) ||
+	    l->parent == (of ? of->step : -1))
+		return false;
+	return !broken(why, "step %" PRId64 " follows step %" PRId64 ", wanted %" PRId64, l->step,
+		       l->parent, of ? of->step : -1);
+}
+
 static bool listed_wrong(struct model *m, struct run_model *run, const struct listed *l,
 			 char why[400])
 {
@@ -281,7 +294,7 @@ static bool listed_wrong(struct model *m, struct run_model *run, const struct li
 			return !broken(why, "step %" PRId64 " is marked '%c', wanted '%c'", l->step,
 				       l->mark ? l->mark : '-', e->mark ? e->mark : '-');
 		e->unsure = false;
-		return false;
+		return parent_wrong(m, run, e, l, why);
 	case 'a':
 		for (int i = 0; i < run->n; i++)
 			if (run->e[i].step == l->step && (run->e[i].aside || run->e[i].was_aside))

@@ -378,7 +378,7 @@ static void take_saved(struct model *m, struct job_model *j, struct save_model *
 		if (!x->here || x->identity != r->identity)
 			continue;
 		if (x->job == j->serial && x->step > s->step)
-			x->base = s->id, x->coming = 0, x->rebased = true;
+			x->base = s->id, x->coming = 0;
 		else
 			x->sure = false;
 	}
@@ -529,6 +529,14 @@ static void take_agent_kill(struct model *m, int node)
 			m->jobs[j].shaken = true;
 }
 
+/* Returns the parent of a step that is written from memory: the newest one on disk; -2: unknown. */
+static int parent_of_written(struct run_model *run)
+{
+	const struct entry *top = newest(run, false, false);
+
+	return newest(run, false, true) != top ? -2 : top ? top->id : -1;
+}
+
 /* Records that a step in the memory of these nodes is on disk now. Returns whether there is one. A
  * step of the same number in another node's memory does not count. */
 static bool take_written(struct model *m, struct run_model *run, int nodes, int64_t step)
@@ -540,9 +548,8 @@ static bool take_written(struct model *m, struct run_model *run, int nodes, int6
 		    (m->mems[k].nodes & ~nodes) == 0 && m->mems[k].identity == run->identity &&
 		    (!x || m->mems[k].sure || m->mems[k].id > x->id))
 			x = &m->mems[k];
-	if (x) /* its manifest has the base of the time when it came to memory */
-		entry_add(run, x->id, x->step, x->coming || x->rebased ? -2 : x->base)->average =
-		    x->average;
+	if (x)
+		entry_add(run, x->id, x->step, parent_of_written(run))->average = x->average;
 	return x;
 }
 

@@ -1801,6 +1801,13 @@ bug("from_is_unknown", "a flush of the step that a job went on from hides what i
     "save/save_memory.c:stamp", "run->tier->from_step < 0 ?",
     "run->tier->from_step < 0 || MUTANT ?",
     LEFT + "a_flush_of_what_a_job_went_on_from_leaves_what_it_saved")
+gullible("flush_keeps_parent", "a flush names the parent of the time when the step came to memory",
+         "memory/memory_dir_fill.c:shf_view_set_parent", "names_parent(&m, step, session)",
+         LEFT + "a_flushed_step_follows_the_one_that_came_to_disk_after_it",
+         LEFT + "so_does_one_that_several_agents_write")
+skipped("same_save_is_another", "a flush takes the step that another has written for another save",
+        "copy/step_copy.c:is_there", "is_same_save(c, &text, err)",
+        LEFT + "a_flush_knows_the_step_that_another_has_written_with_a_new_parent")
 bug("left_before_latest", "what a job left in memory comes before what it saved",
     "memory/memory_steps.c:latest_first", "if (x->turn != y->turn)",
     "if (!MUTANT && x->turn != y->turn)",

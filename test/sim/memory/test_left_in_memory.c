@@ -12,6 +12,11 @@
 #include "simover.h"
 #include "t.h"
 #include "sheaf-admin.h"
+#include "aside_restore.h"
+#include "manifest.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 /* Begins and commits. Returns what the first call that failed returned, or 0. */
 static int tries(struct one *o, int64_t step, uint64_t flags)
@@ -507,5 +512,151 @@ TEST(a_flush_that_waited_for_the_lock_leaves_what_a_later_job_saved)
 	simdisk_kill(o.disk, sys);
 	one_next(&o);
 	CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), 4);
+	one_end(&o);
+}
+
+/* ---- the parent of what is flushed ---- */
+
+static void manifest_of(struct simdisk *d, int64_t step, struct shf_manifest *m)
+{
+	struct shf_arena arena = { 0 };
+	struct sheaf_error err;
+	char path[60];
+	size_t n = 0;
+	uint8_t *text;
+
+	snprintf(path, sizeof(path), "run/checkpoint-%" PRId64 "/sheaf.json", step);
+	text = simdisk_get(d, path, &n);
+	CHECK(text != NULL);
+	CHECK_RC(shf_manifest_decode(m, &arena, text, n, path, &err), 0, &err);
+	shf_arena_release(&arena); /* only numbers and sessions are looked at */
+	free(text);
+}
+
+/* Whether the step names that one as its parent, by number and session. */
+static bool follows(struct simdisk *d, int64_t step, int64_t parent)
+{
+	struct shf_manifest m, p;
+
+	manifest_of(d, step, &m);
+	manifest_of(d, parent, &p);
+	return m.has_parent && m.parent_step == parent && strcmp(m.parent_session, p.session) == 0;
+}
+
+/* 11 comes to memory alone while 10 is on its way to disk. due: the job dies before 10 is there. */
+static struct one left_behind_one_in_flight(bool due)
+{
+	struct one o = one_new(0);
+	struct sheaf_save *ten;
+
+	one_saves(&o, 5, 0);
+	ten = one_begin(&o, 10, 0);
+	if (due)
+		CHECK_RC(shf_save_commit(ten, 0, &o.err), SHEAF_EAGAIN, &o.err);
+	one_saves(&o, 11, SHEAF_SAVE_NO_DISK);
+	if (!due)
+		CHECK_RC(one_commit(&o, ten), 0, &o.err);
+	one_dies(&o);
+	if (due)
+		shf_save_free(ten);
+	return o;
+}
+
+static void restores(struct one *o, int64_t step, const char *session)
+{
+	char name[60];
+
+	snprintf(name, sizeof(name), "%" PRId64 "-%s", step, session);
+	CHECK_RC(shf_aside_restore(&o->run->store, name, &o->err), 0, &o->err);
+}
+
+/* Then a prune deletes all three, or what was set aside is restored in turn. */
+TEST(a_flushed_step_follows_the_one_that_came_to_disk_after_it)
+{
+	for (int i = 0; i < 4; i++) {
+		bool due = i / 2;
+		struct one o = left_behind_one_in_flight(due);
+		struct shf_manifest ten, eleven;
+
+		if (due)
+			CHECK_INT(one_flush(&o, true), 10);
+		CHECK_INT(one_flush(&o, false), 11);
+		CHECK(follows(o.disk, 10, 5) && follows(o.disk, 11, 10));
+		manifest_of(o.disk, 10, &ten);
+		manifest_of(o.disk, 11, &eleven);
+		one_next(&o);
+		CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), 11);
+		if (i % 2) {
+			CHECK_RC(shf_run_rewind(o.run, 5, &o.err), 0, &o.err);
+			restores(&o, 10, ten.session);
+			restores(&o, 11, eleven.session);
+			CHECK_INT(one_loads(&o, SHEAF_LATEST, NULL), 11);
+		} else {
+			one_saves(&o, 20, 0);
+			o.run->opts.keep_last = 1;
+			CHECK_INT(shf_run_prune(o.run, false, NULL, NULL, &o.err), 3);
+			CHECK(!one_on_disk(&o, 5) && !one_on_disk(&o, 10) && !one_on_disk(&o, 11));
+		}
+		one_end(&o);
+	}
+}
+
+TEST(so_does_one_that_several_agents_write)
+{
+	for (int nodes = 1; nodes <= 2; nodes++) {
+		struct simdisk *d = re_world(7);
+		struct re_job job = re_on(d, 2, (struct re_plan){ .last = 3, .disk_every = 2,
+			.late = true, .dies = true, .images = 4, .nodes = nodes });
+
+		PLAYED(job, 0);
+		CHECK_INT(flush_on_both(d, false), 1);
+		CHECK(follows(d, 3, 2));
+		simdisk_free(d);
+	}
+}
+
+/* Wherever a flush fails, the next one names the same parent. */
+TEST(each_call_of_a_flush_may_fail_and_the_parent_is_right)
+{
+	for (int nth = 1, fired = 1; fired; nth++) {
+		struct one o = left_behind_one_in_flight(false);
+		int64_t rc;
+
+		simdisk_fail_at(o.disk, nth, EIO);
+		rc = one_flush(&o, false);
+		fired = simdisk_fired(o.disk);
+		simdisk_faults_clear(o.disk);
+		if (rc != 11)
+			(void)one_flush(&o, false);
+		CHECK(follows(o.disk, 11, 10));
+		one_end(&o);
+	}
+}
+
+/* Before the flush has the lock, another one writes the step. */
+static int lock_after_a_flush(void *arg, int fd, bool exclusive)
+{
+	struct one *o = overtaken;
+
+	overtaken = NULL;
+	if (o)
+		CHECK_INT(one_flush(o, false), 11);
+	return lock_real(arg, fd, exclusive);
+}
+
+TEST(a_flush_knows_the_step_that_another_has_written_with_a_new_parent)
+{
+	struct one o = left_behind_one_in_flight(false);
+	struct sheaf_report report = { .size = sizeof(report) };
+	const struct shf_sys *sys = simdisk_process(o.disk, 68001, 0);
+	int64_t step = -1;
+
+	lock_real = simover_real()->file.lock;
+	overtaken = &o;
+	simover(sys)->file.lock = lock_after_a_flush;
+	CHECK_RC(shf_flush_newest("run", NULL, false, 0, sys, &step, &report, &o.err), 0, &o.err);
+	CHECK(step == 11 && report.held == 0 && report.loaded > 0);
+	CHECK(follows(o.disk, 11, 10));
+	simdisk_kill(o.disk, sys);
 	one_end(&o);
 }

@@ -4,7 +4,10 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "crc64.h"
 #include "step.h"
+#include "memory_dir_fill.h"
+#include "memory_dir_in.h"
 #include "memory_steps.h"
 #include "restarts.h"
 #include "t.h"
@@ -204,5 +207,73 @@ TEST(it_is_still_there_or_says_so)
 	CHECK_INT(shf_view_parts(w.view), 3);
 	shf_view_clear_cards(w.view);
 	CHECK(!shf_view_is_unchanged(w.view));
+	end(&w);
+}
+
+/* Checks that the file sheaf.json is what the view says of it, and names that parent. */
+static void names(struct world *w, int64_t parent)
+{
+	struct shf_arena arena = { 0 };
+	struct shf_manifest m;
+	const uint8_t *text;
+	uint8_t bytes[4096];
+	size_t n;
+	int file = open_at(w, w->dir, "sheaf.json", 0);
+
+	shf_view_manifest_bytes(w->view, &text, &n);
+	CHECK_INT(shf_sys_pread(w->seen, file, bytes, sizeof(bytes), 0), n);
+	CHECK(memcmp(bytes, text, n) == 0);
+	CHECK_RC(shf_manifest_decode(&m, &arena, text, n, "it", &w->err), 0, &w->err);
+	CHECK(m.has_parent == (parent >= 0) && m.has_parent == w->view->manifest.has_parent);
+	if (parent >= 0)
+		CHECK(m.parent_step == parent && m.parent_session[31] == 'f');
+	CHECK_INT(shf_sys_close(w->seen, file), 0);
+	shf_arena_release(&arena);
+}
+
+static const char PARENT[33] = "0123456789abcdef0123456789abcdef";
+
+TEST(it_shows_the_parent_that_is_set)
+{
+	struct world w;
+	const uint8_t *first, *text;
+	size_t first_n, n;
+
+	begin(&w);
+	shf_view_manifest_bytes(w.view, &first, &first_n);
+	names(&w, -1);
+	CHECK_RC(shf_view_set_parent(w.view, -1, "", &w.err), 0, &w.err);
+	shf_view_manifest_bytes(w.view, &text, &n);
+	CHECK(text == first);
+	CHECK_RC(shf_view_set_parent(w.view, 1, PARENT, &w.err), 0, &w.err);
+	names(&w, 1);
+	CHECK_RC(shf_view_set_parent(w.view, -1, PARENT, &w.err), 0, &w.err);
+	names(&w, -1);
+	shf_view_manifest_bytes(w.view, &text, &n);
+	CHECK(n == first_n && memcmp(text, first, n) == 0);
+	CHECK(shf_view_is_unchanged(w.view));
+	end(&w);
+}
+
+/* Its members would be lost if it was written again. */
+TEST(a_manifest_of_a_later_version_keeps_its_parent)
+{
+	struct world w;
+	const uint8_t *text;
+	char later[4096];
+	size_t n, to;
+
+	begin(&w);
+	shf_view_manifest_bytes(w.view, &text, &n);
+	to = n - strlen(",\n \"self\": \"0123456789abcdef\"}\n");
+	memcpy(later, text, to);
+	to += (size_t)sprintf(later + to, ",\n \"later\": 1");
+	n = to + (size_t)sprintf(later + to, ",\n \"self\": \"%016llx\"}\n",
+	                         (unsigned long long)shf_crc64(later, to));
+	w.view->smalls[0].bytes = w.view->files[w.view->manifest.files_n].whole =
+		(uint8_t *)later;
+	w.view->smalls[0].n = w.view->files[w.view->manifest.files_n].bytes = n;
+	CHECK_RC(shf_view_set_parent(w.view, 1, PARENT, &w.err), 0, &w.err);
+	names(&w, -1);
 	end(&w);
 }

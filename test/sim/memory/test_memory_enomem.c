@@ -167,6 +167,7 @@ static bool flush_hungry(struct simdisk *d, int nodes)
 	return hit;
 }
 
+/* 4 comes to disk after 5 came to memory, so the manifest of 5 is made anew. */
 TEST(agents_that_write_what_the_dead_left_may_lack_some)
 {
 	for (int nodes = 1; nodes <= 2; nodes++) {
@@ -178,6 +179,8 @@ TEST(agents_that_write_what_the_dead_left_may_lack_some)
 			struct simdisk *d = re_world(5);
 			struct re_job j = job(d, &s, 5), k = job(d, &s, 5);
 
+			j.plan.disk_every = 4;
+			j.plan.late = true;
 			PLAYED(j, 0);
 			hit = flush_hungry(d, nodes);
 			for (int node = 0; node < nodes; node++)
