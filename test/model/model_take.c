@@ -464,6 +464,8 @@ static void take_copy(struct model *m, const struct call *c, const struct reply 
 	there = entry_add(to, e->id, e->step, -2);
 	there->unsure = e->unsure;
 	there->average = e->average;
+	if (!made) /* a mark of the same save may have outlived its step, and counts again */
+		there->mark = '?';
 	memory_shake(m, to->identity);
 }
 
@@ -639,11 +641,8 @@ static bool take_of_save(struct model *m, const struct call *c, const struct rep
 	case C_FREE:
 		leave(j, s);
 		return true;
-	case C_ADVANCE: /* like a commit of 0 ms, but for codes from the exchange before it */
-		if (r->rc == 0 || r->rc == SHEAF_EAGAIN)
-			return take_commit(m, c, r);
-		s->spoiled |= !s->over;
-		return true;
+	case C_ADVANCE: /* like a commit of 0 ms */
+		return take_commit(m, c, r);
 	case C_WAIT:
 		s->spoiled |= r->rc < 0 && r->rc != SHEAF_EAGAIN && !s->over;
 		return true;
