@@ -2726,7 +2726,7 @@ bug("runs_are_mixed", "a run with checkpoints goes on with that of another run",
     "run/bindfind.c:check_newest", "s->elsewhere && c.newest >= 0",
     "s->elsewhere && c.newest >= 0 && !MUTANT", RESUME + "a_checkpoint_of_another_run")
 bug("options_of_damaged_step", "options that only the damaged checkpoint has stay after a fallback",
-    "run/trainstart.c:tr_job_start", "tr_opts_reset(j->o, err)",
+    "run/trainstart.c:start_again", "tr_opts_reset(j->o, err)",
     "MUTANT ? 0 : tr_opts_reset(j->o, err)", RESUME + "after_a_fallback_options_that_only")
 bug("pruned_checkpoints_stay", "checkpoints that are not kept stay in the trash for a while",
     "run/bind.c:tr_store_open", ".grace_s = -1", ".grace_s = MUTANT ? 0 : -1",

@@ -160,15 +160,59 @@ TEST(before_a_rewind_to_a_damaged_checkpoint_nothing_is_set_aside)
 	rmtree("whole");
 }
 
-/* The options of step 3 are damaged, and the moments of step 2. */
+/* The options of step 3 are damaged, and the moments of the steps before it. */
 TEST(nothing_is_set_aside_for_a_checkpoint_before_it_that_is_damaged_too)
 {
 	prepare();
 	train_on(2, "whole/run", "3", "save-every: 1");
 	damage(3, "train.yaml", 20);
 	damage(2, moments, 20000);
+	damage(1, moments, 20000);
 	train_fails(2, "whole/run", "", TR_ECORRUPT, "has checksum");
 	CHECK_INT(access("whole/run/checkpoint-3", F_OK), 0);
+	rmtree("whole");
+}
+
+/* Damages a checkpoint of whole/run: a byte of the moments (m) or of the options (o) is changed, or
+ * the moments are cut (c) or the options removed (r), which the list of checkpoints shows. */
+static void damage_as(int step, char how)
+{
+	const char *file = how == 'm' || how == 'c' ? moments : "train.yaml";
+	char path[100];
+
+	snprintf(path, sizeof(path), "whole/run/checkpoint-%d/%s", step, file);
+	if (how == 'm' || how == 'o')
+		damage(step, file, how == 'm' ? 20000 : 20);
+	else
+		CHECK_INT(how == 'c' ? truncate(path, 20000) : unlink(path), 0);
+}
+
+TEST(training_goes_back_past_several_checkpoints_that_are_damaged_and_names_all_of_them)
+{
+	/* What is done to the last checkpoints, the newest of which is that of step 4. */
+	static const char *const how[] = { "mc", "mo", "ro", "omm", "rmo" };
+
+	prepare();
+	for (size_t i = 0; i < sizeof(how) / sizeof(how[0]); i++) {
+		struct rank rank[RANKS_MAX];
+		int first = 4 - (int)strlen(how[i]);
+
+		train_on(2, "whole/run", "4", "save-every: 1");
+		for (int step = first + 1; step <= 4; step++)
+			damage_as(step, how[i][step - first - 1]);
+		CHECK_RC(listen_to(2, "whole/run", "4", "", rank), 0, &rank[0].err);
+		CHECK_INT(first_step(), first);
+		for (int step = first + 1; step <= 4; step++) {
+			char text[100];
+
+			snprintf(text, sizeof(text), "\"checkpoint-%d: whole/run/checkpoint-%d/",
+				 step, step);
+			CHECK_INT(count(text), 1);
+			snprintf(text, sizeof(text), "checkpoint-%d: it is kept in", step);
+			CHECK_INT(count(text), 1);
+		}
+		rmtree("whole/run");
+	}
 	rmtree("whole");
 }
 

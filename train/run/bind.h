@@ -91,9 +91,13 @@ int tr_store_is_other(const struct tr_store *s);
 /* Returns whether the checkpoint that was found has moments of the optimizer and a note of how many
  * updates were made. Call it after tr_store_describe. */
 int tr_store_has_moments(const struct tr_store *s);
-/* Verifies the checkpoint and then sets the newer ones aside, if rewind was 1 in tr_store_find.
- * Call it before the load, when everything else has been checked. [collective] */
-int tr_store_rewind(struct tr_store *s, struct tr_error *err);
+/* Verifies the checkpoint and then sets the newer ones aside, if rewind was 1 in tr_store_find, or
+ * if resume auto has passed over newer ones. Call it before the load, when everything else has been
+ * checked.
+ * older  receives -1; or, if resume auto has found the checkpoint and it is damaged, the step of
+ *        the one to begin again with (struct tr_store_opts.only): nothing was set aside.
+ * [collective] */
+int tr_store_rewind(struct tr_store *s, int64_t *older, struct tr_error *err);
 /* Returns the name of the checkpoint that was found, "RUN@STEP", for messages. Valid until the
  * store is closed. */
 const char *tr_store_found(const struct tr_store *s);

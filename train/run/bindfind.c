@@ -261,7 +261,8 @@ static int check_newest(struct tr_store *s, int64_t step, int *on_disk, struct t
 		return tr_fail(err, TR_EINVAL, "%s has checkpoints of its own, up to step %" PRId64
 			       ", and those of a training that resumes %s would mix with them; use "
 			       "another run, or resume auto", s->run_dir, c.newest, s->name);
-	if (rc == 0 && c.newest > step && s->rewind_to < 0)
+	/* The load of the newest checkpoint that is whole sets damaged ones aside itself. */
+	if (rc == 0 && c.newest > step && s->rewind_to < 0 && !s->newest)
 		rc = tr_fail(err, TR_EINVAL, "%s has step %" PRId64 ", and the training begins "
 			     "with step %" PRId64 "; use resume auto, another run, or resume "
 			     "RUN@STEP with rewind", s->run_dir, c.newest, step);
@@ -317,12 +318,13 @@ struct before {
 	int64_t at, step;               /* step: the newest one before `at`; -1: none */
 };
 
+/* A checkpoint that the list calls damaged counts, too: an attempt to open it says why it is. */
 static int see_before(void *arg, const struct sheaf_item *item)
 {
 	struct before *b = arg;
 
-	if (item->state == SHEAF_ITEM_COMMITTED && item->mark != SHEAF_MARK_BAD &&
-	    item->step < b->at && item->step > b->step)
+	if ((item->state == SHEAF_ITEM_COMMITTED || item->state == SHEAF_ITEM_DAMAGED) &&
+	    item->mark != SHEAF_MARK_BAD && item->step < b->at && item->step > b->step)
 		b->step = item->step;
 	return 0;
 }
@@ -335,31 +337,49 @@ static int64_t step_before(const struct tr_store *s, int64_t at)
 	return sheaf_run_list(s->run, see_before, &b, NULL) == 0 ? b.step : -1;
 }
 
-/* Opens the checkpoint before the one that was found, which has a damaged file. The training
- * rewinds to it when all of it is verified.
- * err  says what is damaged; it is not changed if there is no checkpoint before that one */
+/* Prints that a checkpoint is passed over or set aside, and calls s->passed. */
+static void report(const struct tr_store *s, int64_t step, const char *what, const char *why)
+{
+	char name[40];
+
+	if (s->ranks->rank)
+		return;
+	snprintf(name, sizeof(name), "checkpoint-%" PRId64, step);
+	fprintf(stderr, "sheaf-train: %s: %s is %s: %s\n", s->run_dir, name, what, why);
+	if (s->passed)
+		s->passed(s->arg, name, why);
+}
+
+/* Opens the newest checkpoint before the one that was found, which is damaged, and passes over
+ * those that cannot be opened because they are damaged, too. The training rewinds to it when all of
+ * it is verified.
+ * err  says what is damaged; if no checkpoint is left, also afterwards */
 static int open_before(struct tr_store *s, struct tr_error *err)
 {
 	int64_t at = sheaf_checkpoint_number(s->found);
-	uint64_t before = (uint64_t)(step_before(s, at) + 1);
 	struct sheaf_error e;
-	char name[40];
-	int rc = tr_allreduce(s->ranks, &before, 1, TR_MAX, err);
+	int rc = TR_ECORRUPT;
 
-	if (rc < 0 || !before)
-		return rc < 0 ? rc : TR_ECORRUPT;
-	snprintf(name, sizeof(name), "checkpoint-%" PRId64, at);
-	if (s->ranks->rank == 0)
-		fprintf(stderr, "sheaf-train: %s: %s is passed over: %s\n", s->run_dir, name,
-			err->msg);
-	if (s->ranks->rank == 0 && s->passed)
-		s->passed(s->arg, name, err->msg);
-	sheaf_checkpoint_close(s->found);
-	s->found = NULL;
+	while (rc == TR_ECORRUPT || rc == TR_ENOENT) {
+		uint64_t before = (uint64_t)(step_before(s, at) + 1);
+		int none = tr_allreduce(s->ranks, &before, 1, TR_MAX, err);
+
+		if (none < 0 || !before)
+			return none < 0 ? none : TR_ECORRUPT;
+		/* ENOENT: what is left of a checkpoint that was removed by hand. */
+		if (rc == TR_ECORRUPT)
+			report(s, at, "passed over", err->msg);
+		sheaf_checkpoint_close(s->found);
+		s->found = NULL;
+		at = (int64_t)before - 1;
+		rc = sheaf_checkpoint_open(&s->found, s->run, at, &e);
+		if (rc != TR_ENOENT)
+			rc = tr_store_pass(err, &e, rc);
+	}
 	s->newest = 0;
-	s->rewind_to = (int64_t)before - 1;
-	snprintf(s->name, sizeof(s->name), "%s@%" PRId64, s->run_dir, s->rewind_to);
-	return tr_store_pass(err, &e, sheaf_checkpoint_open(&s->found, s->run, s->rewind_to, &e));
+	s->rewind_to = at;
+	snprintf(s->name, sizeof(s->name), "%s@%" PRId64, s->run_dir, at);
+	return rc;
 }
 
 /* Finds the checkpoint of "auto". p->found stays 0 if there is none. */
@@ -373,7 +393,7 @@ static int find_newest(struct tr_store *s, struct tr_progress *p, struct tr_erro
 	rc = tr_store_pass(err, &e, rc);
 	if (rc == 0)
 		rc = check_files(s, err);
-	while (rc == TR_ECORRUPT && s->found && !s->only) {
+	while (rc == TR_ECORRUPT && s->found) {
 		rc = open_before(s, err);
 		if (rc == TR_ECORRUPT)
 			break;
@@ -414,7 +434,8 @@ int tr_store_find(struct tr_store *s, const char *resume, int rewind, struct tr_
 
 	*p = (struct tr_progress){ .step = 0 };
 	*config = NULL;
-	if (strcmp(resume, "auto") == 0) {
+	s->falls_back = strcmp(resume, "auto") == 0;
+	if (s->falls_back) {
 		rc = find_newest(s, p, err);
 	} else if (strcmp(resume, "none") != 0) {
 		rc = open_named(s, resume, rewind, err);
@@ -443,22 +464,82 @@ int tr_store_has_moments(const struct tr_store *s)
 	return s->moments;
 }
 
-int tr_store_rewind(struct tr_store *s, struct tr_error *err)
+/* Checkpoints of a run. */
+struct steps {
+	int64_t *step;                  /* owned */
+	size_t n;
+	int64_t after;                  /* only later ones are listed */
+};
+
+static int see_later(void *arg, const struct sheaf_item *item)
+{
+	struct steps *l = arg;
+	int64_t *more;
+
+	if (item->step <= l->after || (item->state != SHEAF_ITEM_COMMITTED &&
+				       item->state != SHEAF_ITEM_DAMAGED))
+		return 0;
+	more = realloc(l->step, (l->n + 1) * sizeof(*more));
+	if (!more)
+		return SHEAF_ENOMEM;
+	l->step = more;
+	l->step[l->n++] = item->step;
+	return 0;
+}
+
+/* Reports those of the listed checkpoints that are no longer in the run, the newest first. */
+static void report_set_aside(const struct tr_store *s, const struct steps *l)
+{
+	char path[4200];
+	struct stat st;
+
+	for (size_t i = l->n; i-- > 0;)
+		if (sheaf_run_path(s->run, l->step[i], path, sizeof(path), NULL) == 0 &&
+		    stat(path, &st) < 0)
+			report(s, l->step[i], "set aside", "it is kept in .sheaf/aside");
+}
+
+/* Rewinds the run. If nobody has asked for that, what is set aside is reported. */
+static int rewind_run(struct tr_store *s, struct sheaf_error *err)
+{
+	struct steps later = { .after = s->rewind_to };
+	int rc;
+
+	/* No more than a report depends on the list. */
+	if (s->falls_back && s->ranks->rank == 0)
+		(void)sheaf_run_list(s->run, see_later, &later, NULL);
+	rc = sheaf_run_rewind(s->run, s->rewind_to, err);
+	if (rc == 0)
+		report_set_aside(s, &later);
+	free(later.step);
+	return rc;
+}
+
+int tr_store_rewind(struct tr_store *s, int64_t *older, struct tr_error *err)
 {
 	struct sheaf_error e;
 	int rc;
 
-	if (s->rewind_to < 0 || s->reads_only)
+	*older = -1;
+	if (s->rewind_to < 0 || (s->reads_only && !s->falls_back))
 		return 0;
 	/* What is newer may be all that is whole, so every byte is checked before it is set
 	 * aside. */
 	rc = sheaf_checkpoint_verify(s->found, NULL, &e);
-	if (rc < 0)
-		return tr_store_pass(err, &e, rc);
+	if (rc < 0) {
+		rc = tr_store_pass(err, &e, rc);
+		if (rc == TR_ECORRUPT && s->falls_back)
+			rc = open_before(s, err);
+		if (rc == 0)
+			*older = s->rewind_to;
+		return rc;
+	}
+	if (s->reads_only)
+		return 0;
 	/* A dry load checks the names, shapes and types of all tensors, and reads none. */
 	rc = tr_store_fill(s, SHEAF_LOAD_DRY, &e);
 	if (rc == 0)
-		rc = sheaf_run_rewind(s->run, s->rewind_to, &e);
+		rc = rewind_run(s, &e);
 	return tr_store_pass(err, &e, rc);
 }
 

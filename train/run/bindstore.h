@@ -29,6 +29,7 @@ struct tr_store {
 	void (*passed)(void *arg, const char *checkpoint, const char *why);
 	void *arg;
 	/* Of the checkpoint that was found. */
+	int falls_back;                 /* 1: resume auto: an older one is tried if it is damaged */
 	int newest;                     /* 1: resume auto has found it as the newest of the run */
 	int elsewhere;                  /* 1: it is not in the run */
 	int foreign;                    /* 1: other software has saved it */

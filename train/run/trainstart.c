@@ -11,7 +11,8 @@
 #include "sampleorder.h"
 #include "tokenfile.h"
 
-enum { OLDER = 1 };                     /* what load() returns if it loaded an older checkpoint */
+/* What fill() returns if the checkpoint is damaged and an older one is tried. */
+enum { OLDER = 1 };
 
 /* Prints the errors and warnings of the library: levels 0 and 1. */
 static void log_line(void *arg, int level, const char *line)
@@ -354,17 +355,23 @@ static int begin_average(struct tr_job *j, struct tr_error *err)
 	return 0;
 }
 
-/* Sets the weights and the progress from the checkpoint, or to those with which a new job
- * begins. */
+/* Sets the weights and the progress from the checkpoint, or to those with which a new job begins.
+ * Returns OLDER as load() does, or if nothing was loaded yet. */
 static int fill(struct tr_job *j, struct tr_error *err)
 {
 	int rc = tr_store_describe(j->store, &j->t, err);
+	int64_t older = -1;
 
 	rc = tr_agree(j->ranks, rc, err);
 	if (rc == 0)
-		rc = tr_store_rewind(j->store, err);
+		rc = tr_store_rewind(j->store, &older, err);
 	if (rc < 0)
 		return rc;
+	if (older >= 0) {
+		j->only = older;
+		j->sets_aside = 1;
+		return OLDER;
+	}
 	if (j->progress.found) {
 		rc = load(j, err);
 	} else if (j->o->init == TR_INIT_MODEL) {
@@ -494,7 +501,7 @@ static int check_options(struct tr_job *j, struct tr_error *err)
 	return rc;
 }
 
-/* Does what tr_job_start says, or returns OLDER as load() does. */
+/* Does what tr_job_start says, or returns OLDER as fill() does. */
 static int start(struct tr_job *j, struct tr_error *err)
 {
 	struct tr_store_opts so = { .run = j->o->run, .keep_last = j->o->keep_last,
@@ -537,24 +544,33 @@ static int start(struct tr_job *j, struct tr_error *err)
 	return rc == 0 ? fill(j, err) : rc;
 }
 
+/* Releases everything that start() has made, and begins again with an older checkpoint. */
+static int start_again(struct tr_job *j, const struct tr_job *as_given, struct tr_error *err)
+{
+	struct tr_job again = *as_given;
+	int rc;
+
+	again.only = j->only;
+	again.sets_aside = j->sets_aside;
+	again.passed = json_incref(j->passed);
+	tr_job_release(j, 0);
+	*j = again;
+	rc = tr_agree(j->ranks, tr_opts_reset(j->o, err), err);
+	return rc == 0 ? start(j, err) : rc;
+}
+
 int tr_job_start(struct tr_job *j, struct tr_error *err)
 {
 	const struct tr_job as_given = *j;
+	int64_t last = INT64_MAX;
 	int rc;
 
 	j->passed = json_array();
 	rc = start(j, err);
-	if (rc == OLDER) {
-		struct tr_job again = as_given;
-
-		again.only = j->only;
-		again.sets_aside = j->sets_aside;
-		again.passed = json_incref(j->passed);
-		tr_job_release(j, 0);
-		*j = again;
-		rc = tr_agree(j->ranks, tr_opts_reset(j->o, err), err);
-		if (rc == 0)
-			rc = start(j, err);
+	/* Each time it begins with an older step, so this ends. */
+	while (rc == OLDER && j->only < last) {
+		last = j->only;
+		rc = start_again(j, &as_given, err);
 	}
 	return rc == OLDER ? tr_fail(err, TR_ECORRUPT, "%s was damaged after it was loaded; see "
 				     "sheaf verify", tr_store_found(j->store)) : rc;
