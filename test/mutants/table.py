@@ -2757,6 +2757,9 @@ bug("gate_ends_with_time", "a gate opens when a copy takes longer than ranks wai
 bug("step_of_failed_evaluation_lost", "a training whose evaluation fails ends without a save",
     "run/trainloop.c:evaluate", "tr_job_rescue(j);", "if (!MUTANT) tr_job_rescue(j);",
     EVALS + "the_step_of_an_evaluation_that_fails")
+bug("step_before_unread_data_lost", "a training whose data cannot be read ends without a save",
+    "run/trainloop.c:step", "tr_job_rescue(j);", "if (!MUTANT) tr_job_rescue(j);",
+    EVALS + "the_last_step_is_saved")
 bug("gate_opens_at_once", "a gate does not wait for the copy of its parameter",
     "run/bindsave.c:wait_gate", "slice < 0 ? 0 :", "slice < 0 || MUTANT ? 0 :",
     WHOLE + "a_save_has_no_byte")

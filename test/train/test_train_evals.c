@@ -208,6 +208,43 @@ TEST(the_step_of_an_evaluation_that_fails_is_saved)
 	rmtree("whole");
 }
 
+/* When the training has made two steps, its data are cut behind the header. */
+static void cut_after_two_steps(const char *line)
+{
+	uint64_t bytes;
+	int fd;
+
+	if (!strstr(line, "\"event\":\"step\",\"step\":2,"))
+		return;
+	fd = open("whole/data", O_RDWR);
+	CHECK(fd >= 0 && pread(fd, &bytes, 8, 0) == 8);
+	CHECK_INT(ftruncate(fd, (off_t)(8 + bytes)), 0);
+	close(fd);
+}
+
+/* Step 2 may be saved when that happens. */
+TEST(the_last_step_is_saved_where_the_data_of_the_next_one_cannot_be_read)
+{
+	static const struct {
+		int ranks;
+		const char *flags;
+	} some[] = { { 1, "" }, { 3, "zero: 1\noverlap: true" }, { 4, "mesh: {tp: 2, pp: 2}" },
+		     { 2, "zero: 2\nsave-every: 2" }, { 2, "mesh: {pp: 2}\nsave-every: 1" } };
+
+	prepare();
+	train_on(1, "whole/plain", "2", "");
+	for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++) {
+		prepare_tokens("whole/text", "whole/data");
+		begin_to_listen(cut_after_two_steps);
+		train_fails(some[i].ranks, "whole/run", some[i].flags, TR_EFORMAT,
+			    "whole/data: it ends at byte");
+		rank_0_tells = 0;
+		same_tensors("whole/plain/checkpoint-2", "whole/run/checkpoint-2");
+		rmtree("whole/run");
+	}
+	rmtree("whole");
+}
+
 /* Also where another rank reads them than rank 0. */
 TEST(data_of_evaluations_are_checked_before_the_first_step)
 {

@@ -109,6 +109,9 @@ static int step(struct tr_job *j, struct tr_error *err)
 	rc = tr_lm_train(j->lm, &j->t, j->progress.consumed, &gate, &s, err);
 	/* In the update a gate may have failed on one rank, without an operation of all ranks. */
 	rc = tr_job_agree(j, rc, err);
+	/* The state is still that of the last step, which nobody may have saved. */
+	if (s.unread && rc != TR_ELOST)
+		tr_job_rescue(j);
 	if (rc < 0)
 		return rc;
 	j->progress.consumed += j->o->batch;

@@ -251,12 +251,14 @@ int tr_lm_train(struct tr_lm *lm, struct tr_trainer *t, int64_t consumed,
 	uint64_t targets;
 	int rc;
 
+	*step = (struct tr_lm_step){ .unread = 0 };
 	lm->trained_n = 0;
 	rc = tr_rowfeed_count(&lm->feed, lm->position, n, &targets, err);
 	/* All rows of the step are broadcast before the pipeline begins: within it, the stages work
 	 * on different micro-batches, so they could not take part in a broadcast together. */
 	rc = tr_rowfeed_fill(&lm->feed, lm->position, n, rc, &p.rows, err);
 	rc = tr_agree(t->mesh->all, rc, err);
+	step->unread = rc < 0 && rc != TR_ELOST;
 	if (rc == 0)
 		rc = tr_allreduce(t->mesh->all, &targets, 1, TR_SUM, err);
 	if (rc < 0)

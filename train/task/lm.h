@@ -24,6 +24,9 @@ struct tr_lm_opts {
 struct tr_lm_step {                     /* the results of a step, the same on all ranks */
 	double loss, norm, lr;
 	int64_t tokens;                 /* unmasked targets */
+	/* 1: some rank could not read its rows, so no rank has computed anything. Set also if the
+	 * step fails, when the others are not. */
+	int unread;
 };
 struct tr_lm;
 
