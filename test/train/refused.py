@@ -130,6 +130,16 @@ def wrong_options(w):
         done = w.call("run", *args, w.config({}))
         w.claims.check(done.returncode == 2 and words in done.stderr and
                        not os.path.exists(w.path("run")), "%s is refused" % args, done.stderr)
+    os.mkdir(w.path("run"))
+    for has in [], ["notes"]:
+        for name in has:
+            open(w.path("run/" + name), "wb").close()
+        done = w.run({"warmup": 11}, env=no_mpi)
+        w.claims.check(done.returncode == 2 and "warmup 11" in done.stderr and
+                       os.listdir(w.path("run")) == has,
+                       "a directory with %s gets nothing" % (has or "no file"), done.stderr)
+    os.unlink(w.path("run/notes"))
+    os.rmdir(w.path("run"))
     done = w.run({"batch": 0}, "--lr", "fast", "--json", env=no_mpi)
     w.claims.check([json.loads(line) for line in done.stdout.splitlines()] == [
         {"event": "error", "code": "EINVAL", "rank": 0,

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainsetup.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "configread.h"
 
@@ -92,13 +92,30 @@ int tr_setup_read(struct tr_setup *s, const struct tr_opts *o, struct tr_error *
 	return rc == 0 ? check_parts(s, err) : rc;
 }
 
+/* Returns whether a directory may be a run with checkpoints, on disk or in memory: a job that has
+ * saved to memory only has made the folder .sheaf, too. If the directory cannot be read, the
+ * library says why when it opens the run. */
+static int may_have_checkpoints(const char *run)
+{
+	static const char prefix[] = "checkpoint-";
+	DIR *d = opendir(run);
+	struct dirent *e;
+	int found = 0;
+
+	if (!d)
+		return errno != ENOENT;
+	while (!found && (e = readdir(d)) != NULL)
+		found = strcmp(e->d_name, ".sheaf") == 0 ||
+			strncmp(e->d_name, prefix, sizeof(prefix) - 1) == 0;
+	closedir(d);
+	return found;
+}
+
 /* Returns whether a checkpoint may set options that neither the file nor a flag has set. */
 static int may_resume(const struct tr_opts *o)
 {
-	struct stat st;
-
 	return strcmp(o->resume, "none") != 0 &&
-		(strcmp(o->resume, "auto") != 0 || stat(o->run, &st) == 0 || errno != ENOENT);
+		(strcmp(o->resume, "auto") != 0 || may_have_checkpoints(o->run));
 }
 
 int tr_setup_check(const struct tr_opts *o, int ranks, struct tr_error *err)
