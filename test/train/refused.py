@@ -9,6 +9,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import struct
 import subprocess
 import sys
@@ -194,6 +195,10 @@ def prepare(w):
     tokens_file(w.path("large-ids"), [i % 600 for i in range(5000)])
     tokens_file(w.path("cut"), [1] * 5000, cut=6000)
     open(w.path("empty"), "wb").close()
+    os.mkfifo(w.path("fifo"))
+    os.mkdir(w.path("with-fifo"))
+    os.mkfifo(w.path("with-fifo/tokenizer.json"))
+    shutil.copy(os.path.join(ROOT, BASE["model"]), w.path("with-fifo/config.json"))
     with open(w.path("list.json"), "w", encoding="ascii") as f:
         f.write("[1]")
     tensors_file(w.path("short"), {"tokens": ("U16", [5000], bytes(10000)), "documents": (
@@ -252,6 +257,14 @@ BROKEN = (
      "No such file or directory"),
     ("data without a byte", {"data": "AT/empty"}, 1, 1, "AT/empty: not a safetensors file",
      "not a safetensors file"),
+    ("a pipe as data", {"data": "AT/fifo"}, 1, 1, "AT/fifo: not a file",
+     "not a file ; it is not a regular file"),
+    ("a pipe as data of evaluations", {"eval-data": "AT/fifo"}, 1, 1, "AT/fifo: not a file",
+     "not a file ; it is not a regular file"),
+    ("a pipe as model", {"model": "AT/fifo"}, 1, 2, "AT/fifo: it is not a regular file",
+     "it is not a regular file"),
+    ("a pipe as tokenizer", {"model": "AT/with-fifo"}, 1, 2,
+     "AT/with-fifo/tokenizer.json: it is not a regular file", "it is not a regular file"),
     ("text as data", {"data": "AT/text"}, 1, 1, "AT/text: not a safetensors file",
      "not a safetensors file"),
     ("data that was cut", {"data": "AT/cut"}, 1, 1, "AT/cut: it is too short for its 5000 tokens",

@@ -190,7 +190,8 @@ int tr_tokenfile_open(struct tr_tokenfile *f, const char *path, struct tr_error 
 	*f = (struct tr_tokenfile){ .path = strdup(path), .fd = -1 };
 	if (!f->path)
 		return tr_fail(err, TR_ENOMEM, "%s: no memory for its name", path);
-	f->fd = open(path, O_RDONLY | O_CLOEXEC);
+	/* The open of a FIFO would wait for a program that writes to it. */
+	f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	rc = f->fd < 0 ? tr_fail(err, errno == ENOENT ? TR_ENOENT : TR_EIO, "%s: %s", path,
 				 strerror(errno)) :
 		read_header(f, err);

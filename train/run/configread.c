@@ -2,10 +2,11 @@
 #include "configread.h"
 
 #include <errno.h>
-#include <stdio.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { CONFIG_MAX = 1 << 20 };
 
@@ -19,15 +20,31 @@ static int read_open(FILE *f, const char *path, char *text, size_t *n, struct tr
 	return 0;
 }
 
-int tr_config_read(const char *path, char **text, size_t *n, struct tr_error *err)
+int tr_open_regular(FILE **f, const char *path, struct tr_error *err)
 {
-	FILE *f = fopen(path, "rbe");
-	int rc;
+	/* The open of a FIFO would wait for a program that writes to it. */
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = 0;
+	struct stat st;
 
-	*text = NULL;
-	if (!f)
+	if (fd < 0)
 		return tr_fail(err, errno == ENOENT ? TR_ENOENT : TR_EIO, "%s: %s", path,
 			       strerror(errno));
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+		rc = tr_fail(err, TR_EIO, "%s: it is not a regular file; use one that is, or "
+			     "remove it", path);
+	*f = rc == 0 ? fdopen(fd, "rb") : NULL;
+	if (rc == 0 && !*f)
+		rc = tr_fail(err, TR_ENOMEM, "%s: no memory to read it", path);
+	if (rc < 0)
+		close(fd);
+	return rc;
+}
+
+/* Reads an open file, and closes it. */
+static int read_to_end(FILE *f, const char *path, char **text, size_t *n, struct tr_error *err)
+{
+	int rc;
+
 	*text = malloc(CONFIG_MAX + 1);
 	rc = *text ? read_open(f, path, *text, n, err) :
 		tr_fail(err, TR_ENOMEM, "%s: no memory to read it", path);
@@ -37,6 +54,26 @@ int tr_config_read(const char *path, char **text, size_t *n, struct tr_error *er
 		*text = NULL;
 	}
 	return rc;
+}
+
+int tr_config_read(const char *path, char **text, size_t *n, struct tr_error *err)
+{
+	FILE *f = fopen(path, "rbe");
+
+	*text = NULL;
+	if (!f)
+		return tr_fail(err, errno == ENOENT ? TR_ENOENT : TR_EIO, "%s: %s", path,
+			       strerror(errno));
+	return read_to_end(f, path, text, n, err);
+}
+
+int tr_config_read_regular(const char *path, char **text, size_t *n, struct tr_error *err)
+{
+	FILE *f;
+	int rc = tr_open_regular(&f, path, err);
+
+	*text = NULL;
+	return rc == 0 ? read_to_end(f, path, text, n, err) : rc;
 }
 
 int tr_is_directory(const char *path)

@@ -42,12 +42,11 @@ static int read_known(struct tr_modelfiles *m, const char *dir, const char *name
 	int rc;
 
 	snprintf(path, sizeof(path), "%s/%s", dir, name);
-	f = fopen(path, "rbe");
-	if (!f)
-		return errno == ENOENT ? 0 : tr_fail(err, TR_EIO, "%s: %s", path, strerror(errno));
-	if (fstat(fileno(f), &st) < 0 || !S_ISREG(st.st_mode))
-		rc = tr_fail(err, TR_EIO, "%s: it is not a regular file; remove it, or use another "
-			     "directory of model", path);
+	rc = tr_open_regular(&f, path, err);
+	if (rc < 0)
+		return rc == TR_ENOENT ? 0 : rc;
+	if (fstat(fileno(f), &st) < 0)
+		rc = tr_fail(err, TR_EIO, "%s: %s", path, strerror(errno));
 	else if ((size_t)st.st_size > bytes_max)
 		rc = tr_fail(err, TR_EINVAL, "%s: a file of a checkpoint has at most 64 MiB; use a "
 			     "directory of model without it", path);

@@ -32,7 +32,7 @@ static int read_model_config(struct tr_setup *s, struct tr_error *err)
 
 	snprintf(path, sizeof(path), "%s%s", s->o->model,
 		 tr_is_directory(s->o->model) ? "/config.json" : "");
-	rc = tr_config_read(path, &s->text, &s->n, err);
+	rc = tr_config_read_regular(path, &s->text, &s->n, err);
 	if (rc == 0)
 		rc = tr_model_config_read(&s->config, s->text, s->n, path, err);
 	if (rc == 0)
