@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import random
+import resource
 import struct
 import subprocess
 import sys
@@ -99,6 +100,17 @@ def refused(w):
                        len(done.stderr.splitlines()) == 1 and not done.stdout and
                        not os.path.exists(w.path("none")),
                        "data refuses it: %s" % words, done.stderr)
+
+
+def too_large(w):
+    """The largest size of a file (ulimit -f) is less than the token file needs."""
+    text = w.write("large", "x" * 50000)
+    done = subprocess.run([w.program, "data", text, "-o", w.path("limited")], capture_output=True,
+                          text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE,
+                                                                           (20000, 20000)))
+    w.claims.check(done.returncode == 2 and "File too large; run the same command again to "
+                   "continue" in done.stderr, "a limit on the size of files is named",
+                   done.returncode, done.stderr)
 
 
 def ranks(tokens):
@@ -273,6 +285,7 @@ def main():
         files, want = inputs(w)
         of_bytes(w, files, want)
         refused(w)
+        too_large(w)
         try:
             import tokenizers
             tokenizers.__version__

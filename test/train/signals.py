@@ -7,6 +7,7 @@ usage: signals.py SHEAF-TRAIN MPIRUN
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -219,6 +220,20 @@ def reader_leaves(w, want):
                    "and where the reader of a FIFO leaves, on two ranks", done.status, err)
 
 
+def large_files(w, want):
+    """No file may be as large as a checkpoint (ulimit -f), from a moment on, as MPI needs some."""
+    job = Running(w, 1, "limited", "--save-every", "2")
+    job.until('"step":1,')
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (60000, hard))
+    done = job.end()
+    codes = [e["code"] for e in done.of("error")]
+    w.claims.check(done.status == 2 and done.trace() == want and len(codes) > 1 and
+                   set(codes) == {"ENOSPC"} and "File too large" in done.err,
+                   "where files may not become so large, the training goes on as on a full disk",
+                   done.status, codes, done.err)
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="sheaf-signals-") as folder:
         w = World(os.path.abspath(sys.argv[1]), sys.argv[2], folder)
@@ -230,6 +245,7 @@ def main():
         interrupts(w, want)
         lost(w)
         reader_leaves(w, want)
+        large_files(w, want)
         return w.claims.end()
 
 

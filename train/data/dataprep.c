@@ -64,7 +64,8 @@ struct worker {
 
 static int failed(const char *name, struct tr_error *err)
 {
-	int passes = errno == EIO || errno == ENOSPC || errno == EDQUOT;
+	int passes = errno == EIO || errno == ENOSPC || errno == EDQUOT ||
+		errno == EFBIG;
 	int code = errno == ENOENT ? TR_ENOENT : passes ? TR_EIO : TR_EFAILED;
 
 	return tr_fail(err, code, "%s: %s%s", name, strerror(errno),

@@ -32,12 +32,13 @@ static void add_notes(const struct tr_store *s, struct sheaf_save *save,
 		sheaf_save_note(save, tr_store_best_key, s->loss_key, NULL);
 }
 
-/* Returns the code of a save that has failed: ENOSPC if the disk is full for one of the ranks. All
+/* Returns the code of a save that has failed: ENOSPC if the disk is full for one of the ranks, or
+ * files may not become so large, which a person may change while the job runs (prlimit). All
  * ranks have the same code of the library, but not the same errno. */
 static int save_failed(struct tr_store *s, struct tr_error *err, const struct sheaf_error *e,
 		       int code)
 {
-	uint64_t full = e->sys == ENOSPC || e->sys == EDQUOT;
+	uint64_t full = e->sys == ENOSPC || e->sys == EDQUOT || e->sys == EFBIG;
 	int rc;
 
 	if (code != SHEAF_EIO)

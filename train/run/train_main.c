@@ -181,6 +181,13 @@ static void outlive_readers(void)
 	handle(SIGPIPE, SIG_IGN);
 }
 
+/* Makes a write beyond the largest size of files (ulimit -f) fail, instead of killing the
+ * process. */
+static void outlive_limits(void)
+{
+	handle(SIGXFSZ, SIG_IGN);
+}
+
 static void catch_signals(const struct tr_opts *o)
 {
 	stop_seconds = (sig_atomic_t)o->stop_seconds;
@@ -575,6 +582,7 @@ int main(int argc, char **argv)
 	for (int i = 2; i < argc; i++)
 		if (asks_for_help(argv[i]))
 			return answer(argv[i]);
+	outlive_limits();
 	if (argc > 1 && strcmp(argv[1], "run") == 0)
 		return run(argc - 2, argv + 2, 0);
 	if (argc > 1 && strcmp(argv[1], "eval") == 0)
