@@ -2751,6 +2751,9 @@ bug("evaluation_ignores_signals", "an evaluation goes on although a signal asks 
 bug("saved_before_evaluation", "the last step is saved before its evaluation",
     "run/trainloop.c:step", "reason_to_end(j) ||", "(reason_to_end(j) && !MUTANT) ||",
     EVALS + "checkpoints_of_steps_that_were")
+bug("ends_of_checkpoint_stay", "epochs of a checkpoint end a training that was given more steps",
+    "run/trainopts.c:is_taken", "> TR_FROM_CHECKPOINT)", "> TR_FROM_CHECKPOINT && !MUTANT)",
+    "train/test_train_opts: steps_or_epochs_that")
 bug("gate_ends_with_time", "a gate opens when a copy takes longer than ranks wait for each other",
     "run/bindsave.c:wait_gate", "while (rc == SHEAF_EAGAIN);",
     "while (rc == SHEAF_EAGAIN && !MUTANT);", WHOLE + "a_save_has_no_byte")

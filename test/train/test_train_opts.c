@@ -70,6 +70,34 @@ static void refuse_all(const char *const (*bad)[2], size_t n)
 	}
 }
 
+/* A checkpoint has both; or one, and what was given is the other one. */
+TEST(steps_or_epochs_that_are_given_replace_both_of_a_checkpoint)
+{
+	static const struct {
+		const char *file, *flags, *checkpoint;
+		int64_t steps, epochs;
+	} ends[] = { { "lr: 1", "lr: 1", "steps: 8\nepochs: 2", 8, 2 },
+		     { "steps: 9", "lr: 1", "steps: 8\nepochs: 2", 9, 0 },
+		     { "lr: 1", "epochs: 3", "steps: 8\nepochs: 2", 0, 3 },
+		     { "lr: 1", "steps: 9", "epochs: 2", 9, 0 },
+		     { "epochs: 3", "lr: 1", "steps: 8", 0, 3 },
+		     { "epochs: 3", "steps: 9", "steps: 8\nepochs: 2", 9, 3 } };
+
+	for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+		struct tr_error err;
+		struct tr_opts o;
+
+		CHECK_RC(tr_opts_init(&o, &err), 0, &err);
+		CHECK_RC(read_text(&o, ends[i].flags, TR_FROM_FLAG, &err), 0, &err);
+		CHECK_RC(read_text(&o, ends[i].file, TR_FROM_FILE, &err), 0, &err);
+		CHECK_RC(tr_opts_read_yaml(&o, ends[i].checkpoint, strlen(ends[i].checkpoint),
+					   "checkpoint", TR_FROM_CHECKPOINT, &err), 0, &err);
+		CHECK_INT(o.steps, ends[i].steps);
+		CHECK_INT(o.epochs, ends[i].epochs);
+		tr_opts_release(&o);
+	}
+}
+
 TEST(what_is_no_plain_mapping_of_options_is_refused_with_its_line)
 {
 	static const char *const bad[][2] = {

@@ -134,18 +134,22 @@ TEST(after_a_fallback_the_options_are_those_of_the_older_checkpoint)
 	rmtree("whole");
 }
 
-/* The data has 18 steps in an epoch, and the older checkpoint was trained by steps. */
+/* Only the damaged one has the option virtual. */
 TEST(after_a_fallback_options_that_only_the_damaged_checkpoint_has_do_not_count)
 {
 	struct rank rank[RANKS_MAX];
 
 	prepare();
+	without_virtual = 1;
 	train_on(2, "whole/run", "2", "");
-	train_on(2, "whole/run", "3", "epochs: 1");
+	without_virtual = 0;
+	train_on(2, "whole/run", "3", "");
 	damage(3, moments, 20000);
-	CHECK_RC(listen_to(2, "whole/run", "20", "", rank), 0, &rank[0].err);
+	without_virtual = 1;
+	CHECK_RC(listen_to(2, "whole/run", "4", "", rank), 0, &rank[0].err);
+	without_virtual = 0;
 	CHECK_INT(count("\"passed_over\":[\"checkpoint-3: "), 1);
-	CHECK_INT(count("\"event\":\"end\",\"reason\":\"steps\",\"step\":20"), 1);
+	CHECK_INT(count("\"virtual\":{\"dp\":2,\"tp\":1}"), 1);
 	rmtree("whole");
 }
 

@@ -347,6 +347,23 @@ static int refuse_newer(const char *where, const char *key, struct tr_error *err
 		       where, key);
 }
 
+/* Returns whether an option of a checkpoint counts. The end of a training that was given as steps
+ * replaces that of a checkpoint that has epochs, and the reverse. */
+static int is_taken(const struct tr_opts *o, int i)
+{
+	static const char *const ends[] = { "steps", "epochs" };
+	int n = sizeof(ends) / sizeof(ends[0]);
+
+	/* Only options that change what is computed are taken. */
+	if (!(table[i].flags & COMPUTES))
+		return 0;
+	for (int k = 0; k < n; k++)
+		if (strcmp(table[i].key, ends[k]) == 0 &&
+		    o->source[find(ends[n - 1 - k])] > TR_FROM_CHECKPOINT)
+			return 0;
+	return 1;
+}
+
 int tr_opts_set(struct tr_opts *o, const char *key, const char *text, enum tr_source source,
 		const char *where, struct tr_error *err)
 {
@@ -359,8 +376,7 @@ int tr_opts_set(struct tr_opts *o, const char *key, const char *text, enum tr_so
 	if (i < 0)
 		return tr_fail(err, TR_EINVAL, "%s%s: there is no such option; see sheaf-train "
 			       "--help", where, key);
-	/* From a checkpoint come only options that change what is computed. */
-	if (o->source[i] > source || (source == TR_FROM_CHECKPOINT && !(t->flags & COMPUTES)))
+	if (o->source[i] > source || (source == TR_FROM_CHECKPOINT && !is_taken(o, i)))
 		return 0;
 	if (!read_value(t, text, o)) {
 		if (source == TR_FROM_CHECKPOINT)

@@ -46,7 +46,9 @@ void tr_opts_release(struct tr_opts *o);
 /* Sets all options to their defaults, or to no value, that neither a file nor a flag has set: those
  * of a checkpoint, and those that tr_opts_check has computed. */
 int tr_opts_reset(struct tr_opts *o, struct tr_error *err);
-/* Sets an option from text, unless its value has a source that overrides this one.
+/* Sets an option from text, unless its value has a source that overrides this one. From a
+ * checkpoint come only options that change what is computed. If a file or a flag has set steps or
+ * epochs, neither of them comes from a checkpoint.
  * where  the beginning of messages, such as "--" or "a.yaml: line 3: ".
  * EINVAL: there is no such option, or it may not have that value. EFORMAT: the same, but the source
  * is TR_FROM_CHECKPOINT: a newer version of the trainer wrote the checkpoint. */
