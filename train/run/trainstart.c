@@ -309,14 +309,21 @@ static int check_data(struct tr_job *j, struct tr_error *err)
 
 /* Sets the step at which the schedule of the learning rate ends. Without `steps` it is the last one
  * of the epochs, counted from the current step: earlier ones may have had another batch or other
- * data. */
-static void find_end(struct tr_job *j)
+ * data. Refuses a warmup that is longer, as tr_opts_check does if `steps` is set. */
+static int find_end(struct tr_job *j, struct tr_error *err)
 {
 	const struct tr_opts *o = j->o;
 	int64_t left = tr_epochs_positions(o->epochs, tr_lm_samples(j->lm)) - j->progress.consumed;
+	int64_t steps = j->progress.step + (left > 0 ? left / o->batch : 0);
 
-	if (!o->steps)
-		j->t.schedule.steps = j->progress.step + (left > 0 ? left / o->batch : 0);
+	if (o->steps)
+		return 0;
+	j->t.schedule.steps = steps;
+	if (o->warmup <= steps)
+		return 0;
+	return tr_fail(err, TR_EINVAL, "warmup %" PRId64 " is above the %" PRId64 " steps of %"
+		       PRId64 " epochs; use fewer steps of warmup, or more epochs", o->warmup,
+		       steps, o->epochs);
 }
 
 /* Loads the checkpoint that was found. Returns OLDER if that one is damaged, and an older one was
@@ -431,7 +438,7 @@ static int prepare_data(struct tr_job *j, struct tr_error *err)
 	if (rc == 0 && !j->evaluates)
 		rc = check_data(j, err);
 	if (rc == 0 && !j->evaluates)
-		find_end(j);
+		rc = find_end(j, err);
 	return rc;
 }
 
