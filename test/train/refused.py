@@ -429,7 +429,7 @@ def files_of(folder):
 
 def printed(w):
     """--print-config prints the options that the checkpoint hands on, and writes nothing."""
-    done = w.run({"run": "AT/handed", "steps": 2, "clip": 0.5, "beta2": 0.5})
+    done = w.run({"run": "AT/handed", "steps": 2, "clip": 0.5, "beta2": 0.5, "ema": 0.5})
     before = files_of(w.path("handed"))
     texts = [w.run(options, "--print-config").stdout.splitlines() for options in (
         {"run": "AT/handed"}, {"run": "AT/absent", "resume": "AT/handed@2"},
@@ -438,6 +438,11 @@ def printed(w):
                    not os.path.exists(w.path("absent")) and
                    all("clip: 0.5" in x and "beta2: 0.5" in x and "steps: 10" in x for x in texts),
                    "--print-config prints what the checkpoint hands on, and writes nothing", *texts)
+    plans = [w.call("plan", w.config({"run": run}), "--json").stdout
+             for run in ("AT/handed", "AT/absent")]
+    trained = w.call("plan", w.config({"run": "AT/absent", "ema": 0.5}), "--json").stdout
+    w.claims.check(plans[0] == trained != plans[1] and plans[1],
+                   "and plan counts what the checkpoint hands on", *plans, trained)
     with open(w.path("printed.yaml"), "w", encoding="utf-8") as f:
         f.write("\n".join(texts[0]))
     again = w.call("run", w.path("printed.yaml"), "--json")

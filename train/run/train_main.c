@@ -277,17 +277,22 @@ static int read_arguments(struct command *c, int argc, char **argv, struct tr_er
 		tr_fail(err, TR_EINVAL, "which CONFIG? See sheaf-train --help");
 }
 
-/* Prints the options. A job with resume none takes none from a checkpoint, so the run is not
- * opened. */
-static int print_config(struct command *c, struct tr_error *err)
+/* Sets options that are not set to those of the checkpoint that a job would resume. With resume
+ * none a job takes none, so the run is not opened. */
+static int take_options(struct command *c, struct tr_error *err)
 {
 	struct tr_ranks alone;
-	char *text;
-	int rc = 0;
 
 	tr_ranks_alone(&alone);
-	if (c->opts.run && strcmp(c->opts.resume, "none") != 0)
-		rc = tr_job_options(&alone, &c->opts, c->evaluates, err);
+	return c->opts.run && strcmp(c->opts.resume, "none") != 0 ?
+		tr_job_options(&alone, &c->opts, c->evaluates, err) : 0;
+}
+
+static int print_config(struct command *c, struct tr_error *err)
+{
+	char *text;
+	int rc = take_options(c, err);
+
 	if (rc < 0)
 		return rc;
 	text = tr_opts_yaml(&c->opts);
@@ -417,6 +422,8 @@ static int plan(int argc, char **argv)
 	struct tr_error err = { .rank = -1 };
 	int rc = read_arguments(&c, argc, argv, &err), status;
 
+	if (rc == 0)
+		rc = take_options(&c, &err);
 	if (rc == 0)
 		rc = tr_plan_print(&c.opts, c.json, &err);
 	status = rc < 0 ? complain(&err) : 0;
