@@ -69,7 +69,8 @@ static void help(FILE *to)
 	fputs("\nSIGUSR1 saves and goes on; SIGUSR2, SIGTERM, SIGHUP and SIGINT save and stop,\n"
 	      "and a second SIGINT ends the program at once.\n"
 	      "Exit status: 0 finished, or saved and stopped; 1 the loss is not a number, or a\n"
-	      "checkpoint is damaged or has another layout or format; 2 another error.\n", to);
+	      "checkpoint, the data or the model is damaged or has another layout or format;\n"
+	      "2 another error.\n", to);
 }
 
 static int exit_status(int rc)
