@@ -43,6 +43,14 @@ TEST(what_would_change_the_arithmetic_is_refused_by_name)
 		{ "{\"model_type\": \"qwen2\", \"vocab_size\": -3}", "vocab_size" },
 		{ "{\"model_type\": \"qwen2\", \"hidden_act\": \"gelu\"}", "hidden_act" },
 		{ "{\"model_type\": \"qwen2\", \"use_sliding_window\": true}", "sliding" },
+		{ "{\"model_type\": \"qwen2\", \"use_sliding_window\": 1}",
+		  "use_sliding_window must be true or false" },
+		{ "{\"model_type\": \"llama\", \"attention_bias\": \"no\"}",
+		  "attention_bias must be true or false" },
+		{ "{\"model_type\": \"llama\", \"mlp_bias\": []}", "mlp_bias must be true or" },
+		{ "{\"model_type\": \"llama\", \"vocab_size\": 5, \"hidden_size\": 8, "
+		  "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"intermediate_size\": 8, "
+		  "\"tie_word_embeddings\": \"yes\"}", "tie_word_embeddings must be true" },
 		{ "{\"model_type\": \"llama\", \"vocab_size\": 5, \"hidden_size\": 8, "
 		  "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"intermediate_size\": 8, "
 		  "\"rope_scaling\": {\"rope_type\": \"llama3\"}}", "rotary" },

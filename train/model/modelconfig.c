@@ -40,6 +40,16 @@ static double number(struct reading *r, const json_t *from, const char *key, dou
 	return json_number_value(x);
 }
 
+/* Returns whether a member is true. One that is missing or null is not. */
+static int is_true(struct reading *r, const char *key)
+{
+	const json_t *x = json_object_get(r->json, key);
+
+	if (x && !json_is_boolean(x) && !json_is_null(x) && !r->rc)
+		r->rc = tr_fail(r->err, TR_EFORMAT, "%s: %s must be true or false", r->name, key);
+	return json_is_true(x);
+}
+
 static void refuse(struct reading *r, const char *what, const char *instead)
 {
 	if (!r->rc)
@@ -78,10 +88,9 @@ static void read_kind(struct reading *r, struct tr_model_config *c)
 		refuse(r, "its model_type is neither qwen2 nor llama", "one of these");
 	if (strcmp(string(r->json, "hidden_act", "silu"), "silu") != 0)
 		refuse(r, "its hidden_act is not silu", "hidden_act silu");
-	if (json_is_true(json_object_get(r->json, "use_sliding_window")))
+	if (is_true(r, "use_sliding_window"))
 		refuse(r, "it has a sliding window", "use_sliding_window false");
-	if (json_is_true(json_object_get(r->json, "attention_bias")) ||
-	    json_is_true(json_object_get(r->json, "mlp_bias")))
+	if (is_true(r, "attention_bias") || is_true(r, "mlp_bias"))
 		refuse(r, "it has biases that are not of Qwen2", "none");
 }
 
@@ -126,7 +135,7 @@ int tr_model_config_read(struct tr_model_config *c, const char *text, size_t n, 
 	c->head_size = integer(&r, "head_dim", c->heads ? c->hidden / c->heads : 1);
 	c->norm_eps = number(&r, json, "rms_norm_eps", 1e-6);
 	c->init_range = number(&r, json, "initializer_range", 0.02);
-	c->tied = json_is_true(json_object_get(json, "tie_word_embeddings"));
+	c->tied = is_true(&r, "tie_word_embeddings");
 	read_rope(&r, c);
 	if (c->kv_heads && c->heads % c->kv_heads)
 		refuse(&r, "num_key_value_heads does not divide num_attention_heads",
