@@ -131,6 +131,9 @@ def wrong_options(w):
         done = w.call("run", *args, w.config({}))
         w.claims.check(done.returncode == 2 and words in done.stderr and
                        not os.path.exists(w.path("run")), "%s is refused" % args, done.stderr)
+    done = w.call("run", w.config({}), "--sp", "maybe")
+    w.claims.check(done.returncode == 2 and "--sp: it must be true or false, not 'maybe'" in
+                   done.stderr, "a value of a switch is not taken for a CONFIG", done.stderr)
     os.mkdir(w.path("run"))
     for has in [], ["notes"]:
         for name in has:

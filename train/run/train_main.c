@@ -251,6 +251,16 @@ static int read_config(struct command *c, const char *path, struct tr_error *err
 	return rc;
 }
 
+/* Refuses an argument that would be a second CONFIG. It may be meant as the value of a switch. */
+static int refuse_second(const char *arg, const char *before, const char *config,
+			 struct tr_error *err)
+{
+	if (strncmp(before, "--", 2) == 0 && tr_opts_is_switch(before + 2))
+		return tr_fail(err, TR_EINVAL, "%s: it must be true or false, not '%s'; there is a "
+			       "CONFIG already, %s", before, arg, config);
+	return tr_fail(err, TR_EINVAL, "%s: there is a CONFIG already, %s; give one", arg, config);
+}
+
 static int read_arguments(struct command *c, int argc, char **argv, struct tr_error *err)
 {
 	const char *config = NULL;
@@ -267,8 +277,7 @@ static int read_arguments(struct command *c, int argc, char **argv, struct tr_er
 		} else if (!config) {
 			config = argv[i];
 		} else {
-			rc = tr_fail(err, TR_EINVAL, "%s: there is a CONFIG already, %s; give "
-				     "one", argv[i], config);
+			rc = refuse_second(argv[i], argv[i - 1], config, err);
 		}
 		i += rc;
 	}
