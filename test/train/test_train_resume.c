@@ -266,6 +266,10 @@ TEST(the_directory_of_a_checkpoint_is_resumed_wherever_it_is)
 	CHECK_INT(count("\"consumed_samples\":24,\"resumed_from\":\"whole/copy\","
 			"\"moments\":true"), 1);
 	same_tensors("whole/run/checkpoint-4", "whole/other/checkpoint-4");
+	/* The name of a directory may look like RUN@STEP. */
+	copy_checkpoint("whole/run/checkpoint-3", "whole/copy@4");
+	CHECK_RC(listen_to(2, "whole/third", "4", "resume: whole/copy@4", rank), 0, &rank[0].err);
+	CHECK_INT(first_step(), 3);
 	/* A directory of the run itself is a step of it, to which it has to be rewound. */
 	train_fails(2, "whole/run", "resume: whole/run/checkpoint-2", TR_EINVAL, "rewind");
 	CHECK_RC(listen_to(2, "whole/run", "4", "{resume: whole//run/checkpoint-2/, rewind: true}",
@@ -276,6 +280,8 @@ TEST(the_directory_of_a_checkpoint_is_resumed_wherever_it_is)
 	copy_checkpoint("whole/run/checkpoint-2", "whole/run/export-4");
 	train_fails(2, "whole/run", "{resume: whole/run/export-4, rewind: true}", TR_EINVAL,
 		    "whole/run/export-4 is not in whole/run");
+	train_fails(2, "whole/run", "{resume: whole/run, rewind: true}", TR_EINVAL,
+		    "resume whole/run is the run itself; use RUN@STEP");
 	train_fails(2, "whole/next", "resume: atuo", TR_ENOENT, "neither auto, none, RUN@STEP");
 	train_fails(2, "whole/next", "{resume: whole/copy, rewind: true}", TR_EINVAL,
 		    "is not in whole/next");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the checkpoint that a job begins with, and reads its notes and attached files. */
 #include "bindstore.h"
+#include "configread.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -60,23 +61,35 @@ static int64_t step_of_name(const char *name)
 	return strncmp(name, prefix, n) == 0 ? read_step(name + n) : NO_STEP;
 }
 
-/* Reads "RUN@STEP", "RUN@latest" or a directory. The directory of a checkpoint of this run is
- * RUN@STEP, too. Any other directory in the run is not a checkpoint of it, for example a copy or an
- * export. */
+/* Sets *is to whether a path is that of a directory on rank 0. */
+static int is_directory(const struct tr_store *s, const char *path, int *is, struct tr_error *err)
+{
+	uint64_t x = s->ranks->rank == 0 && tr_is_directory(path);
+	int rc = tr_allreduce(s->ranks, &x, 1, TR_MAX, err);
+
+	*is = x != 0;
+	return rc;
+}
+
+/* Reads "RUN@STEP", "RUN@latest" or a directory, whose name may look like that. The directory of a
+ * checkpoint of this run is RUN@STEP, too. Any other directory in the run is not a checkpoint of
+ * it, for example a copy or an export. */
 static int read_place(const struct tr_store *s, const char *resume, struct place *at, int *own,
 		      struct tr_error *err)
 {
 	const char *sign = strrchr(resume, '@'), *base;
 	size_t n = strlen(resume);
 	char parent[4096];
-	int rc;
+	int dir, rc = is_directory(s, resume, &dir, err);
 
+	if (rc < 0)
+		return rc;
 	while (n > 1 && resume[n - 1] == '/')
 		n--;
 	if (n >= sizeof(at->dir))
 		return tr_fail(err, TR_EINVAL, "resume: the path has more than %zu bytes; use a "
 			       "shorter one", sizeof(at->dir) - 1);
-	at->step = !sign || sign == resume ? NO_STEP : strcmp(sign + 1, "latest") == 0 ?
+	at->step = dir || !sign || sign == resume ? NO_STEP : strcmp(sign + 1, "latest") == 0 ?
 		SHEAF_LATEST : read_step(sign + 1);
 	if (at->step != NO_STEP)
 		n = (size_t)(sign - resume);
@@ -94,6 +107,21 @@ static int read_place(const struct tr_store *s, const char *resume, struct place
 	return rc;
 }
 
+/* Refuses to rewind to what is no checkpoint of the run. */
+static int refuse_rewind(const struct tr_store *s, const char *resume, const struct place *at,
+			 struct tr_error *err)
+{
+	int itself, rc = is_own_run(s, at->dir, &itself, err);
+
+	if (rc < 0)
+		return rc;
+	if (itself)
+		return tr_fail(err, TR_EINVAL, "rewind: resume %s is the run itself; use RUN@STEP "
+			       "or RUN@latest", resume);
+	return tr_fail(err, TR_EINVAL, "rewind: %s is not in %s, and a training rewinds its own "
+		       "run only; leave rewind out", resume, s->run_dir);
+}
+
 /* Opens the checkpoint that `resume` names. */
 static int open_named(struct tr_store *s, const char *resume, int rewind, struct tr_error *err)
 {
@@ -105,8 +133,7 @@ static int open_named(struct tr_store *s, const char *resume, int rewind, struct
 	int own, rc = read_place(s, resume, &at, &own, err);
 
 	if (rc == 0 && !own && rewind)
-		rc = tr_fail(err, TR_EINVAL, "rewind: %s is not in %s, and a training rewinds its "
-			     "own run only; leave rewind out", resume, s->run_dir);
+		rc = refuse_rewind(s, resume, &at, err);
 	if (rc < 0)
 		return rc;
 	s->elsewhere = !own;
