@@ -416,9 +416,8 @@ def check_deepspeed(at, source):
                "--betas", "0.9,0.95", "--step", "12")
     result(made.returncode == 0, "a checkpoint of Paddle, whose powers of betas say neither, "
            "is written with both given", made.stderr.strip())
-    differ = run("diff", sys.argv[2], f"{at}/ds2").stdout.splitlines()
-    odd = [d for d in differ[:-1] if "_pow_acc_" not in d and not d.endswith("/step: right-only")]
-    result(len(differ) > 3 and not odd, "with all its weights and moments", str(odd))
+    found = run("diff", sys.argv[2], f"{at}/ds2")
+    result(found.returncode == 0, "with all its weights and moments", found.stdout)
 
 
 def main():
