@@ -99,8 +99,12 @@ static pid_t start(struct agent *g, const char *const *argv)
 	open_log(g);
 	fflush(NULL);
 	child = fork();
-	if (child == 0)
+	if (child == 0) {
+		/* A second signal for our process group must not end what a first one began. */
+		if (stopped)
+			setpgid(0, 0);
 		become(argv);
+	}
 	if (child < 0)
 		fprintf(stderr, "sheaf: agent: %s: %s\n", argv[0], strerror(errno));
 	return child;

@@ -425,6 +425,26 @@ static int refuse_newer_in_memory(const char *path, int64_t step, struct sheaf_e
 	                 "agent alone (name a step on disk by its number)", (long long)newest);
 }
 
+/* A link with the name of a newer step may lead to the latest one, so a search for that one stops
+ * there, and so do we. */
+static int refuse_newer_link(const struct cli_list *list, const char *path, int64_t step,
+                             struct sheaf_error *err)
+{
+	char name[4300];
+	struct stat st;
+
+	for (size_t i = 0; i < list->n; i++) {
+		const struct cli_item *it = &list->items[i];
+
+		if (it->state == SHEAF_ITEM_FOREIGN && it->step > step &&
+		    snprintf(name, sizeof(name), "%s/%s", path, it->path) < (int)sizeof(name) &&
+		    lstat(name, &st) == 0 && S_ISLNK(st.st_mode))
+			return wl_fail(err, SHEAF_EINVAL, "%.100s is a symbolic link, which may be "
+			               "the latest (name a step by its number)", it->path);
+	}
+	return 0;
+}
+
 int cli_newest(struct sheaf_run *r, const char *path, int64_t *step, struct sheaf_error *err)
 {
 	struct cli_list list;
@@ -433,7 +453,10 @@ int cli_newest(struct sheaf_run *r, const char *path, int64_t *step, struct shea
 	if (rc < 0)
 		return rc;
 	*step = cli_list_newest(&list, path);
+	rc = refuse_newer_link(&list, path, *step, err);
 	cli_list_release(&list);
+	if (rc < 0)
+		return rc;
 	if (*step < 0)
 		return wl_fail(err, SHEAF_ENOENT, "every step here is marked bad, or there is none "
 		               "(name a step by its number)");

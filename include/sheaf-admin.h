@@ -398,7 +398,8 @@ struct sheaf_import {
 	                                 * DeepSpeed and Megatron, and of trainers */
 	const char *as;                 /* the family that its tensors become; NULL: it keeps its
 	                                 * name */
-	const char *prefix;             /* as sheaf_export.prefix */
+	const char *prefix;             /* as sheaf_export.prefix. Files in which sheaf.Checkpointer
+	                                 * of Python names tensors are then left out */
 	uint64_t file_bytes_max;        /* as sheaf_opts.file_bytes_max; 0: 5 GB */
 	uint64_t memory_bytes;          /* as sheaf_export.memory_bytes; 0: 256 MiB */
 	/* As sheaf_export.progress. If the function returns non-zero, the import ends with

@@ -221,6 +221,15 @@ static bool is_of_training(const struct shf_export_beside *b, int dir, const cha
 	       (is_document(name, "trainer") && lacks_extra_state(b, dir, name));
 }
 
+/* Returns whether a file names tensors of a training, and would name others than there are. */
+static bool is_renamed(struct shf_export_beside *b, const char *name)
+{
+	bool is = b->renamed && (is_document(name, "param_groups") || is_document(name, "trainer"));
+
+	b->left_out += is;
+	return is;
+}
+
 /* Copies the attached files of a step of Sheaf, and compares their checksums. */
 static int put_attached(struct shf_export_beside *b, struct sheaf_checkpoint *step,
                         struct sheaf_error *err)
@@ -235,6 +244,7 @@ static int put_attached(struct shf_export_beside *b, struct sheaf_checkpoint *st
 
 		if (!shf_attached_is_valid(want->name) || strcmp(want->name, SHF_EXPORT_MARK) == 0
 		    || is_replaced(b, want->name) || is_of_training(b, step->dir, want->name)
+		    || is_renamed(b, want->name)
 		    || (shf_rank_file_is(want->name) && !b->rank_files))
 			continue;
 		rc = copy_beside(b, step->dir, step->path, want->name, &m, err);

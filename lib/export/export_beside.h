@@ -13,6 +13,8 @@ struct shf_export_beside {
 	                                         * or one that is in the directory, are not copied.
 	                                         * NULL: all are */
 	bool weights_alone;             /* one family is written, and not the whole training */
+	bool renamed;                   /* tensors get other names than those that documents of the
+	                                 * training have: such documents are not copied */
 	/* Of an import: the layout of the step that gets them. Files that cannot be attached to
 	 * this step are left out. NULL: the directory is no step. */
 	const struct shf_layout *step;
@@ -20,7 +22,8 @@ struct shf_export_beside {
 	struct shf_mf_file source;      /* bytes and CRC of the file that was read last. What is
 	                                 * written of a config.json may differ from it: see
 	                                 * shf_config_clean */
-	uint64_t left_out;              /* how many files were left out because of `step` */
+	uint64_t left_out;              /* how many files were left out because of `step` or
+	                                 * `renamed` */
 	struct shf_arena arena;         /* of the names in `copied` */
 	struct shf_buf copied;          /* owned; struct shf_mf_file of each file, with its CRC */
 };

@@ -40,7 +40,8 @@ static int fill(struct shf_export *x, struct shf_export_dir *d, struct sheaf_err
 {
 	const struct shf_export_format *format = x->plan.format;
 	struct shf_export_beside beside = { .sys = d->sys, .dir = d->dir, .path = d->partial,
-		.plan = &x->plan, .weights_alone = x->opts->family != NULL };
+		.plan = &x->plan, .weights_alone = x->opts->family != NULL,
+		.renamed = x->opts->prefix[0] != '\0' };
 	size_t families = x->plan.out.families_n;
 	int *dirs = shf_arena_alloc(&x->plan.out.arena, families, sizeof(*dirs));
 	int rc = dirs ? shf_export_dir_sweep(d, &x->plan, err)

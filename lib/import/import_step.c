@@ -138,7 +138,7 @@ static int import_stage(struct shf_import *m, struct sheaf_error *err)
 
 	m->beside = (struct shf_export_beside){ .sys = m->dst.sys, .dir = m->stage.dir,
 		.path = (char *)m->where.data, .step = &x->plan.out,
-		.rank_files = !m->opts->how.family };
+		.rank_files = !m->opts->how.family, .renamed = m->opts->how.prefix[0] != '\0' };
 	x->dirs = m->dirs;
 	x->part = m->part;
 	x->path = (char *)m->path.data;

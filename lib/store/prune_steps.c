@@ -361,7 +361,10 @@ static int walk(struct judge *j, struct shf_list *list, struct shf_buf *descent,
 			/* The step stays after all, and may now be the ancestor that others
 			 * need. */
 			e->goes = false;
-			rc = shf_descent_write(j->s, list, descent, err);
+			if (j->full)
+				(void)leave_all_but_oldest(list);
+			else
+				rc = shf_descent_write(j->s, list, descent, err);
 		}
 		if (rc < 0)
 			return rc;

@@ -59,42 +59,12 @@ def struct_behind(kind: Kind) -> Optional[str]:
     return None
 
 
-class Held:
-    """Ctrl-C is only noted within this block, and raised at its end, unless the program has a
-    handler of its own.
-
-    During a call Python would raise KeyboardInterrupt at the beginning of a callback, before the
-    callback can catch it, and ctypes would drop it. Instead the next callback fails that may, which
-    ends the call. Within `several_calls` a call that has succeeded nevertheless leaves it to the
-    next one, so that the ranks stay in step.
-
-    raised  what a thread knows of exceptions
-    """
-
-    def __init__(self, raised: Raised) -> None:
-        self.raised, self.holds = raised, False
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread() and \
-                signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self.holds = True
-            signal.signal(signal.SIGINT, self.note)
-
-    def note(self, *_: Any) -> None:
-        self.raised.interrupted = True
-
-    def __exit__(self, *_: Any) -> None:
-        if self.holds:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            if not self.raised.calls:
-                self.raised.interrupt()
-
-
 class Raised(threading.local):
     """What a thread knows of exceptions during calls."""
 
     last: Optional[BaseException] = None    # what a callback raised
     mine = False                            # whether it is a thread that has made a call
+    held = False                            # whether Ctrl-C is only noted, by Library.held
     interrupted = False                     # whether Ctrl-C came, and is not raised yet
     calls = 0                               # depth of several_calls()
 
@@ -106,7 +76,9 @@ class Raised(threading.local):
 
     @contextlib.contextmanager
     def several_calls(self) -> Iterator[None]:
-        """A block of several collective calls; see Held."""
+        """A block of several collective calls. If Ctrl-C comes in one that succeeds, a callback of
+        the next one fails, so that the ranks stay in step; it is raised at the end at the
+        latest."""
         self.calls += 1
         try:
             yield
@@ -130,6 +102,7 @@ class Library:
         self.path = path
         self.shared = ctypes.CDLL(path)
         self.raised = Raised()
+        self.noting = self.note_interrupt   # one object, to be compared
         self.constants: dict[str, Any] = {c["name"]: c["value"] for c in self.abi["constants"]}
         self.__dict__.update(self.constants)
         self.described = {s["name"]: s for s in self.abi["structs"]}
@@ -322,14 +295,40 @@ class Library:
         if len(parameters) == len(args) + 1 and is_error(parameters[-1]["type"]):
             args += (ctypes.byref(error),)
         self.raised.last, self.raised.mine = None, True
-        with Held(self.raised):
-            code = int(getattr(self, name)(*args))
+        code = int(self.held(getattr(self, name), *args))
         if code < 0:
             self.fail(code, error)
         cause, self.raised.last = self.raised.last, None
         if isinstance(cause, (KeyboardInterrupt, SystemExit)):
             raise cause
         return code
+
+    def held(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls a function of C. Ctrl-C is only noted meanwhile, and raised at the end, unless the
+        program has a handler of its own.
+
+        Python would raise KeyboardInterrupt at the beginning of a callback, before the callback can
+        catch it, and ctypes would drop it. Instead the next callback fails that may, which ends the
+        call. A handler of another signal may raise an exception anywhere, also here; if that leaves
+        our handler behind, the next call takes it away.
+        """
+        raised = self.raised
+        if raised.held or threading.current_thread() is not threading.main_thread() or \
+                signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, self.noting):
+            return function(*args)
+        try:
+            raised.held = True
+            signal.signal(signal.SIGINT, self.noting)
+            return function(*args)
+        finally:
+            raised.held = False
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if not raised.calls:
+                raised.interrupt()
+
+    def note_interrupt(self, *_: Any) -> None:
+        """The handler of SIGINT during a call."""
+        self.raised.interrupted = True
 
     def fail(self, code: int, error: Any) -> None:
         """Raises the exception of a result code."""

@@ -106,7 +106,7 @@ class Handle:
         """Closes the handle; a second call does nothing."""
         pointer, self.pointer = self.pointer, None
         if pointer:
-            self.closer(pointer)
+            self.c.held(self.closer, pointer)
         self.keeps = []                 # a handle that was made of this one may have the list
 
     def __enter__(self) -> Any:
@@ -118,7 +118,11 @@ class Handle:
     def __del__(self) -> None:
         # All ranks must close together, and no two of them collect at the same moment.
         if getattr(self, "pointer", None) and not self.collective_close:
-            self.close()
+            self.c.raised.calls += 1        # Ctrl-C must not be raised here, where it would be lost
+            try:
+                self.close()
+            finally:
+                self.c.raised.calls -= 1
 
 
 class Run(Handle):

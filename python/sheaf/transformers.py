@@ -240,7 +240,8 @@ class Session:
         self.track(trainer)
         before = rng.read({})
         ckpt, source = self.checkpointer, self.source
-        only = "model" if trainer.args.save_only_model else None    # no optimizer is tracked then
+        # No optimizer is tracked then.
+        only = ["model", "rng"] if trainer.args.save_only_model else None
         if os.path.realpath(source.run) == os.path.realpath(ckpt.path):
             ckpt.load(source.step, only=only)
         else:

@@ -178,6 +178,12 @@ def test_what_a_job_forgets() -> None:
                     ckpt.load()
                 if only is not None:
                     ckpt.load(only=only)
+        with sheaf.Checkpointer(at, readonly=True, ignore=["optimizer/*"]) as ckpt:
+            ckpt.track(Tied())
+            ckpt.load()
+        with sheaf.Checkpointer(at, readonly=True) as ckpt:
+            ckpt.track(two, torch.optim.AdamW(two["embed"].parameters()))
+            ckpt.load()                         # the other one is frozen
         with sheaf.Checkpointer(at, readonly=True) as ckpt:
             ckpt.track(None, torch.optim.AdamW(two.parameters()))
             with raises(LookupError, "is in no model that is tracked: track the module"):

@@ -137,6 +137,24 @@ def test_training_moves_from_dcp_and_back() -> None:
 
 
 @tap.needs(*NEEDS)
+def test_a_run_loses_a_prefix() -> None:
+    """A step whose names lose a prefix has no documents with the old names, and can be loaded"""
+    made, here = with_state(), with_state()
+    train(*made, 0)
+    with tap.folder() as at:
+        with sheaf.Checkpointer(at + "/old") as ckpt:
+            ckpt.track(*made, prefix="model.")
+            ckpt.save(1)
+        done = subprocess.run([sys.argv[1], "import", at + "/old@1", at + "/new", "--prefix",
+                               "model."], check=True, capture_output=True, text=True)
+        assert "attached files of the source that the step does not have" in done.stderr, done
+        with sheaf.Checkpointer(at + "/new", readonly=True) as ckpt:
+            ckpt.track(*here)
+            ckpt.load()
+        same(here, made)
+
+
+@tap.needs(*NEEDS)
 def test_what_a_file_of_torch_save_does_not_say() -> None:
     """That names are assumed, and options stay those of the job, is said when it is imported"""
     made, optimizer = with_state()

@@ -28,6 +28,8 @@ has 'which is said' err 'checkpoint-3: is a file or a symbolic link'
 t 1 'and it is not passed over for an older one' "$SHEAF" show run@latest
 has 'as it may be the newest' err 'checkpoint-3: is a symbolic link, which a run does not follow'
 t 0 'what it leads to is opened by its own path' "$SHEAF" show moved
+t 2 'nor are older ones marked or kept for it' "$SHEAF" mark run@latest bad
+has 'as its name says' err 'checkpoint-3 is a symbolic link, which may be the latest'
 rm run/checkpoint-3 && mv moved run/checkpoint-3
 touch run/checkpoint-3/sheaf.pruned
 t 0 'a step that was taken back from the trash is as good' "$SHEAF" verify run

@@ -211,7 +211,7 @@ TEST(the_step_of_an_evaluation_that_fails_is_saved)
 /* When the training has made two steps, its data are cut behind the header. */
 static void cut_after_two_steps(const char *line)
 {
-	uint64_t bytes;
+	uint64_t bytes = 0;
 	int fd;
 
 	if (!strstr(line, "\"event\":\"step\",\"step\":2,"))

@@ -108,6 +108,7 @@ class Checkpointer:
         self.writer = Writer()
         self.run: Optional[Run] = None
         self.pid = os.getpid()                  # a process that it forks only forgets the run
+        self.group: Optional[Group] = None
         self.own: list[Group] = []              # groups that close() ends
         self.told: Optional[Leaving] = None
         self.leaving = False
@@ -123,7 +124,7 @@ class Checkpointer:
             self.path = check_path(path)
             self.files = dict(files or {})
             check_files(self.files)
-            self.tracked = Tracked(store_dtype)
+            self.tracked = Tracked(store_dtype, tuple(opts.get("ignore") or ()))
             opts.update(best_options(best), keep_last=keep_last or 0, keep_every=keep_every or 0)
             self.stages_all = not opts.get("bytes_max")
             if agent:

@@ -279,7 +279,7 @@ class Optimizer:
 
     def check_groups(self, stored: Sequence[Group], strict: bool) -> None:
         """Raises unless every group was stored; accept() needs their options."""
-        for _ in self.params():         # all of them must have names
+        for _ in self.params() if strict else ():       # all of them must have names
             pass
         known = [id(group) for group, _ in self.matched(stored)]
         for group in self.optimizer.param_groups:

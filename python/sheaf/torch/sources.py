@@ -85,14 +85,18 @@ def check_ties(items: list[Item], model: Mapping[str, Tensor], wanted: Wanted) -
 
 
 def check_tied_states(items: list[Item], model: Mapping[str, Tensor],
-                      states: Mapping[str, Tensor]) -> None:
+                      states: Mapping[str, Tensor], updated: set[str]) -> None:
     """Raises sheaf.Mismatch if two names are two tensors here, and one in the checkpoint, of which
-    an optimizer has state: the second tensor would get none."""
+    an optimizer has state: the second tensor would get none.
+
+    updated  the names of the parameters that an optimizer has here
+    """
     own = {i.name: i.tied_to or i.name for i in items if i.family == "model"}
     have = {name.rpartition("/")[0] for name in states}
     for name, root in own.items():
         tied = model[name].tied_to if name in model else None
-        if tied in own and own[tied] != root and tied in have and name not in have:
+        if tied in own and own[tied] != root and tied in have and name not in have and \
+                name in updated:
             raise error("ELAYOUT", "model/%s is tied to %s in the checkpoint, and a tensor of its "
                         "own in the model, for which an optimizer would get no state: tie them, "
                         "after to_empty() if the model was on the meta device (strict=False loads "

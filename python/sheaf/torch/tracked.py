@@ -15,6 +15,7 @@ own parameters, with its number in the name: param_groups-<r>.json, trainer-<r>.
 from __future__ import annotations
 
 import ctypes
+import fnmatch
 import hashlib
 import json
 import logging
@@ -72,10 +73,14 @@ def few(what: str, given: Few) -> list[Stateful]:
 
 
 class Tracked:
-    """The objects of one training on this rank."""
+    """The objects of one training on this rank.
 
-    def __init__(self, store_dtype: Optional[torch.dtype] = None) -> None:
-        self.store_dtype = store_dtype
+    ignored  patterns of tensors, family/name, that loads leave out
+    """
+
+    def __init__(self, store_dtype: Optional[torch.dtype] = None,
+                 ignored: Sequence[str] = ()) -> None:
+        self.store_dtype, self.ignored = store_dtype, ignored
         self.models: list[Model] = []
         self.optimizers: list[Optimizer] = []
         self.parts: dict[str, list[Stateful]] = {}      # same on all ranks: scheduler, scaler, ...
@@ -265,7 +270,8 @@ class Tracked:
         restore.read(checkpoint, rank, ranks)
         restore.check_wanted(stored)
         there = stored.get(FAMILY, {})
-        restore.states = sorted(n for n in there if wanted(FAMILY, n))
+        restore.states = sorted(n for n in there if wanted(FAMILY, n) and not any(
+            fnmatch.fnmatchcase("%s/%s" % (FAMILY, n), x) for x in self.ignored))
         if wanted.some("optimizer") and self.optimizers:
             if not there and not restore.groups and strict:
                 raise error("ELAYOUT", "the checkpoint has no state of an optimizer; only='model' "
@@ -273,7 +279,8 @@ class Tracked:
             tensors = {n: (t.dtype, t.shape) for n, t in there.items() if wanted(FAMILY, n)}
             self.check_optimizers()
             if strict and wanted(FAMILY):
-                check_tied_states(weights, stored.get("model", {}), there)
+                check_tied_states(weights, stored.get("model", {}), there,
+                                  {n for o in self.optimizers for n in o.held()})
             for o in self.optimizers:
                 if restore.groups and wanted(FAMILY):
                     o.check_groups(restore.groups, strict)
@@ -292,8 +299,8 @@ def check_stored(items: list[Item], stored: Mapping[str, Mapping[str, Tensor]],
     differ. The library would name one, but later than the optimizers say what they miss."""
     model, masters = stored.get("model", {}), stored.get("master_weights", {})
     mine = [i.name for i in items if i.family == "model" and wanted("model", i.name)]
-    if mine and model and not any(n in model or n in masters for n in mine) and \
-            not any(n.startswith(m + ":") for m in mine for n in model):    # parts of subclasses
+    parts = {n.partition(":")[0] for n in model}        # of tensor subclasses
+    if mine and model and not any(n in model or n in masters or n in parts for n in mine):
         raise error("ELAYOUT", "none of the %d names of this model is stored: it has model/%s, and "
                     "the checkpoint model/%s" % (len(mine), min(mine), min(model)))
 
