@@ -49,7 +49,7 @@ class Loop:
 
     def goes_on(self, what):
         """Where the job went on from, if it came to say so."""
-        found = re.search(r"go on from step (\d+)", self.said())
+        found = re.search(r"resume from step (\d+)", self.said())
         if found:
             self.g.claim(int(found.group(1)) >= self.step, what + ": it goes on from step %s" %
                          found.group(1), "an earlier one was at %d" % self.step)
@@ -65,8 +65,9 @@ class Loop:
             job = subprocess.Popen(self.argv(ranks, self.run, last), stdin=subprocess.DEVNULL,
                                    stdout=log, stderr=log)
         if trains:
-            kill.until(lambda: "go on from" in self.said() or job.poll() is not None,
-                       ground.PATIENCE_S)
+            told = kill.until(lambda: "resume from" in self.said() or job.poll() is not None,
+                              ground.PATIENCE_S)
+            self.g.claim(told, "a job says what it resumes from", self.said())
         return job
 
     def killed(self, i):
