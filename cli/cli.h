@@ -149,7 +149,8 @@ void cli_list_release(struct cli_list *list);
 /* Returns the step that "latest" means, without opening it; -1: none. run: its path. */
 int64_t cli_list_newest(const struct cli_list *list, const char *run);
 /* The same for an open run; ENOENT if it has no step, EINVAL if the agent of this node has a newer
- * one in memory. The caller holds the run's lock, so that no newer step appears. */
+ * one in memory, or if a symbolic link has the name of a newer one and is not marked bad. The
+ * caller holds the run's lock, so that no newer step appears. */
 int cli_newest(struct sheaf_run *r, const char *path, int64_t *step, struct sheaf_error *err);
 
 /* A box of a tensor, read in windows of its row-major items */

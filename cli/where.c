@@ -436,7 +436,8 @@ static int refuse_newer_link(const struct cli_list *list, const char *path, int6
 	for (size_t i = 0; i < list->n; i++) {
 		const struct cli_item *it = &list->items[i];
 
-		if (it->state == SHEAF_ITEM_FOREIGN && it->step > step &&
+		if (it->state == SHEAF_ITEM_FOREIGN && it->mark != SHEAF_MARK_BAD &&
+		    it->step > step &&
 		    snprintf(name, sizeof(name), "%s/%s", path, it->path) < (int)sizeof(name) &&
 		    lstat(name, &st) == 0 && S_ISLNK(st.st_mode))
 			return wl_fail(err, SHEAF_EINVAL, "%.100s is a symbolic link, which may be "

@@ -31,6 +31,12 @@ t 0 'what it leads to is opened by its own path' "$SHEAF" show moved
 t 2 'nor are older ones marked or kept for it' "$SHEAF" mark run@latest bad
 has 'as its name says' err 'checkpoint-3 is a symbolic link, which may be the latest'
 rm run/checkpoint-3 && mv moved run/checkpoint-3
+t 0 'a step that is marked bad' "$SHEAF" mark run@3 bad
+mv run/checkpoint-3 moved && ln -s ../moved run/checkpoint-3
+t 2 'and is a link after that' "$SHEAF" mark run@latest keep
+has 'is passed over, as a load does' err 'every step here is marked bad, or there is none'
+rm -r moved
+again
 touch run/checkpoint-3/sheaf.pruned
 t 0 'a step that was taken back from the trash is as good' "$SHEAF" verify run
 poke "$C/$weights" 1200000
