@@ -100,7 +100,8 @@ static pid_t start(struct agent *g, const char *const *argv)
 	fflush(NULL);
 	child = fork();
 	if (child == 0) {
-		/* A second signal for our process group must not end what a first one began. */
+		/* A second Ctrl-C goes to our whole process group. It must not end the command
+		 * that runs because of the first. */
 		if (stopped)
 			setpgid(0, 0);
 		become(argv);

@@ -137,8 +137,8 @@ static int act(const struct aside *s, const struct cli_item *it, bool back)
 }
 
 /* Deletes each step that is set aside. Goes on after a step that cannot be deleted, for example
- * because a process has it open. After such a failure the lock is not waited for any more: a job
- * may hold it, and each step would wait as long. Returns the worst exit status. */
+ * because a process has it open. After such a failure it no longer waits for the run's lock: if
+ * a job holds it, each further step would wait as long again. Returns the worst exit status. */
 static int delete_all(struct aside *s)
 {
 	int worst = 0;

@@ -286,7 +286,9 @@ struct sheaf_export {
 	                                 * it is removed from the names; NULL: all tensors. If only
 	                                 * a second (tied) name of a tensor begins with it, the
 	                                 * tensor is written under that name. Each family that is
-	                                 * written must have such a tensor */
+	                                 * written must have such a tensor. Files in which
+	                                 * sheaf.Checkpointer of Python names tensors are then left
+	                                 * out */
 	uint64_t file_bytes_max;        /* largest size of a file with several tensors; 0: 5 GB. A
 	                                 * tensor is never divided among files */
 	uint64_t memory_bytes;          /* limit of the memory for buffers, which determines the
@@ -394,12 +396,12 @@ struct sheaf_import {
 	int32_t dtype;                  /* enum sheaf_dtype: tensors of floating-point numbers are
 	                                 * converted to this type; 0: they keep theirs */
 	const char *family;             /* the family to read; NULL: all families. Checkpoints of
-	                                 * other programs have one, "model", except for those of
-	                                 * DeepSpeed and Megatron, and of trainers */
+	                                 * DeepSpeed, Megatron and trainers have several. Those of
+	                                 * other programs have "model", and "optimizer" if the
+	                                 * parameters of an optimizer's state are known */
 	const char *as;                 /* the family that its tensors become; NULL: it keeps its
 	                                 * name */
-	const char *prefix;             /* as sheaf_export.prefix. Files in which sheaf.Checkpointer
-	                                 * of Python names tensors are then left out */
+	const char *prefix;             /* as sheaf_export.prefix */
 	uint64_t file_bytes_max;        /* as sheaf_opts.file_bytes_max; 0: 5 GB */
 	uint64_t memory_bytes;          /* as sheaf_export.memory_bytes; 0: 256 MiB */
 	/* As sheaf_export.progress. If the function returns non-zero, the import ends with

@@ -225,8 +225,9 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 /* ---- rewind ---- */
 
 /* Refuses a rewind to a step that is marked bad. It would set aside good steps after it, and the
- * next job would pass over this one and continue from an older step. A mark that cannot be read
- * does no such harm, because the search for the latest step ends there. [rank 0] */
+ * next job would pass over this one and continue from an older step. If the mark
+ * cannot be read, the rewind goes on: the search for the latest step will stop at this step, and
+ * take no older one. [rank 0] */
 static int refuse_bad(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 {
 	if (shf_mark_read(&run->store, step, NULL) != 'b')

@@ -8,7 +8,6 @@
  * training/checkpointing.py of Megatron-LM, and checkpoints that it wrote. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "dcp_write.h"
 #include "err.h"

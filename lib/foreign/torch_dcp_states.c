@@ -41,8 +41,8 @@ static const char *state_parameter(const struct state *s, size_t *n)
 	return s->t->name + at;
 }
 
-/* Sets *kind to what kind of state it is, as Sheaf names it. Returns false if it already has a name
- * that Sheaf gives to another kind of torch's: two kinds would get one name. */
+/* Sets *kind to what kind of state it is, as Sheaf names it. Returns false if torch's name of
+ * it is one that Sheaf gives to another kind, such as moment1_0: two kinds would get that name. */
 static bool split_kind(const struct state *s, char kind[SHF_TORCH_STATE_MAX])
 {
 	const char *last = s->t->name + s->end + 1;
@@ -169,9 +169,10 @@ static bool are_of_weights(struct states *x, struct state *s, size_t n, size_t k
 	return shown;
 }
 
-/* Finds the dictionary of the weights of one optimizer: beside the optimizer, or beside a
- * dictionary in which it is. Returns the key, which is "" if the weights are there without one, and
- * sets *keys to how much of the optimizer's name comes before it. NULL: none is that. */
+/* Finds the dictionary that has the weights of an optimizer. It stands beside the optimizer, or
+ * beside a dictionary in which the optimizer is. Returns its key, "" if the weights are there
+ * without a key, or NULL if there is no such dictionary. Sets *keys to how many bytes of the
+ * optimizer's name come before the key. */
 static const char *weights_beside(struct states *x, struct state *s, size_t n, size_t *keys)
 {
 	const char *name = s->t->name, *key;

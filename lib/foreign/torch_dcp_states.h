@@ -8,8 +8,9 @@
 /* Renames tensors <optimizer>.state.<parameter>.<kind>, which are listed in the family "model", to
  * <weight>/<kind>, and puts them into the family "optimizer". <weight> is the name of the parameter
  * in the checkpoint: <parameter>, behind the keys of a dictionary in which <optimizer> is, and
- * maybe one more key that is usual for weights, such as `model`. All states of an optimizer are
- * renamed, or none is: each parameter must be a weight of the checkpoint of which no other
- * optimizer has state, and moments must have the shape of their weight. ENOMEM. */
+ * maybe one more key that is usual for weights, such as `model`. Either all
+ * states of an optimizer are renamed, or none. They are renamed if each parameter is a weight of
+ * the checkpoint, no other optimizer has state of it, and moments have the shape of their weight.
+ * ENOMEM. */
 int shf_dcp_states_rename(struct shf_foreign *f, struct sheaf_error *err);
 #endif

@@ -244,8 +244,8 @@ static int encode_with_parent(struct shf_manifest *m, int64_t step, const char *
 	return rc == SHEAF_ENOMEM ? rc : rc == 0;
 }
 
-/* The text that was shown stays in its card. The manifest is the first of the small files, which
- * the view lists after the tensor files. */
+/* The text in the card does not change: the view gets a text of its own. A view lists the tensor
+ * files first, and then the small files, of which the manifest is the first. */
 int shf_view_set_parent(struct shf_view *v, int64_t step, const char *session,
                         struct sheaf_error *err)
 {

@@ -34,9 +34,9 @@ static int step_folder_open(struct files *f, const char *name, size_t n)
 	return f->dir < 0 ? f->dir : 0;
 }
 
-/* Checks that a file is a regular one of the manifest's size. Returns 0; 1 if it is not, and then
- * err says how; -errno if this process lacks memory or descriptors, which says nothing about the
- * step. */
+/* Checks that a file is a regular file of the size that the manifest says. Returns 0; 1 if it is
+ * not, and then err says what is wrong; -errno if this process lacks memory or descriptors, which
+ * says nothing about the step. */
 static int check_step_file(struct files *f, const struct shf_mf_file *file)
 {
 	const char *slash = strchr(file->name, '/'), *name = slash ? slash + 1 : file->name;

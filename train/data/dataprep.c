@@ -64,8 +64,7 @@ struct worker {
 
 static int failed(const char *name, struct tr_error *err)
 {
-	int passes = errno == EIO || errno == ENOSPC || errno == EDQUOT ||
-		errno == EFBIG;
+	int passes = errno == EIO || errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
 	int code = errno == ENOENT ? TR_ENOENT : passes ? TR_EIO : TR_EFAILED;
 
 	return tr_fail(err, code, "%s: %s%s", name, strerror(errno),

@@ -22,8 +22,7 @@ enum { LINE_MAX_BYTES = 160 };
 
 static int failed(const struct tr_preplog *log, struct tr_error *err)
 {
-	int passes = errno == EIO || errno == ENOSPC || errno == EDQUOT ||
-		errno == EFBIG;
+	int passes = errno == EIO || errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
 
 	return tr_fail(err, errno == ENOENT ? TR_ENOENT : TR_EIO, "%s: %s%s", log->path,
 		       strerror(errno), passes ? "; run the same command again to continue" : "");

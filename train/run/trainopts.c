@@ -347,8 +347,8 @@ static int refuse_newer(const char *where, const char *key, struct tr_error *err
 		       where, key);
 }
 
-/* Returns whether an option of a checkpoint counts. The end of a training that was given as steps
- * replaces that of a checkpoint that has epochs, and the reverse. */
+/* Returns whether an option is taken from a checkpoint. If a flag or a file has set steps or
+ * epochs, the other of the two is not taken, because each says when the training ends. */
 static int is_taken(const struct tr_opts *o, int i)
 {
 	static const char *const ends[] = { "steps", "epochs" };

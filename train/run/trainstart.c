@@ -363,7 +363,7 @@ static int begin_average(struct tr_job *j, struct tr_error *err)
 }
 
 /* Sets the weights and the progress from the checkpoint, or to those with which a new job begins.
- * Returns OLDER as load() does, or if nothing was loaded yet. */
+ * Returns OLDER as load() does, or if the checkpoint is damaged before anything is loaded. */
 static int fill(struct tr_job *j, struct tr_error *err)
 {
 	int rc = tr_store_describe(j->store, &j->t, err);
